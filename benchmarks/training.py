@@ -17,11 +17,10 @@ from gradleak.data import arrays
 from gradleak.models import files
 from gradleak.models.build import ChainModule, load, with_statistics
 from gradleak.models.chain import Chain
-from gradleak.training.data import Images, Split
+from gradleak.training.data import Images, Split, split_of
 from gradleak.training.engine import Trainer
 from gradleak.training.learner import EVALUATED, seed_of
-from gradleak.training.outputs import recipe_of, split_of
-from gradleak.training.recipe import Recipe
+from gradleak.training.recipe import Recipe, recipe_of
 
 # Candidate numbers of loader processes of the plain loop.
 WORKERS = (0, 2)

@@ -1,9 +1,8 @@
 """Files as the pipeline writes them, with made-up answers, for the figures and tables of FedKL."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -75,19 +74,16 @@ def training(
     folder: Path, model: str, accuracy: float, epochs: int = 12, seeds: int = 1, client: bool = True
 ) -> tuple[str, str]:
     """Curve and summary of a central training that comes to `accuracy`; a client's rows beside."""
-    epochs_, last = [], []
-    for seed in range(seeds):
-        for epoch in range(1, epochs + 1):
-            reached = accuracy * (1 - 0.5**epoch) + 0.01 * seed
-            one = {"model": model, "seed": seed, "epoch": epoch, "rate": 0.1}
-            one |= {"train_loss": 1.0, "train_accuracy": 0.9, "validation_loss": 2 - 2 * reached}
-            epochs_.append({**one, "validation_accuracy": reached})
-        sizes = {"train": 1000, "validation": 100, "test": 200}
-        best = {"best_epoch": epochs, "test_accuracy": accuracy + 0.01 * seed, "images": "embedded"}
-        last.append({"model": model, "seed": seed, "epochs": epochs, **best, **sizes})
+    epochs_ = pd.DataFrame(product(range(seeds), range(1, epochs + 1)), columns=["seed", "epoch"])
+    reached = accuracy * (1 - 0.5 ** epochs_["epoch"]) + 0.01 * epochs_["seed"]
+    epochs_ = epochs_.assign(model=model, rate=0.1, train_loss=1.0, train_accuracy=0.9)
+    epochs_ = epochs_.assign(validation_loss=2 - 2 * reached, validation_accuracy=reached)
+    tested = [accuracy + 0.01 * seed for seed in range(seeds)]
+    last = pd.DataFrame({"seed": range(seeds), "test_accuracy": tested})
+    last = last.assign(model=model, epochs=epochs, best_epoch=epochs, images="embedded")
+    last = last.assign(train=1000, validation=100, test=200)
     made = []
-    for name, found in (("curve", epochs_), ("summary", last)):
-        table = pd.DataFrame(found)
+    for name, table in (("curve", epochs_), ("summary", last)):
         if client:
             wrong = table.assign(client="0", **{table.columns[-1]: 0})
             table = pd.concat([table.assign(client=""), wrong])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from chains import TARGETS, captured, chain, conv, image, shared, view
+from chains import TARGETS, captured, chain, conv, shared
 from gradleak.analysis import copa_index
 from gradleak.attacks.postprocess import TotalVariation
 from gradleak.attacks.runner import attack_all
@@ -40,17 +40,21 @@ def data():
     return Dataset(pixels, labels, ["ant", "bee", "cow"], "tiny", "train", "by hand", "0" * 64)
 
 
+def written(folder, network, seeds, chosen, *more, **options):
+    """Model, target and gradient files of one network, and what the last holds."""
+    paths = {n: str(folder / f"{n}.safetensors") for n in ("model", "targets", "gradient")}
+    targets.save(paths["targets"], chosen, {})
+    files.save(paths["model"], [network], family_weights([network], seeds), {})
+    models, chosen = files.read(paths["model"]), targets.read(paths["targets"])
+    tensors, metadata = captured(models, chosen, seeds, *more, **options)
+    write_tensors(paths["gradient"], tensors, metadata)
+    return paths, tensors, metadata
+
+
 @pytest.fixture
 def experiment(data, tmp_path):
-    """Model, target and gradient files of one network, two seeds and two images."""
-    chosen = targets.build(data, SETTINGS, None, 1)
-    paths = {n: str(tmp_path / f"{n}.safetensors") for n in ("model", "targets", "gradient")}
-    targets.save(paths["targets"], chosen, {})
-    files.save(paths["model"], [NETWORK], family_weights([NETWORK], 2), {})
-    models, chosen = files.read(paths["model"]), targets.read(paths["targets"])
-    tensors, metadata = captured(models, chosen, 2, granted=False)
-    write_tensors(paths["gradient"], tensors, metadata)
-    return paths
+    """Files of two seeds and two images."""
+    return written(tmp_path, NETWORK, 2, targets.build(data, SETTINGS, None, 1), granted=False)[0]
 
 
 def score_table(experiment, path):
@@ -87,30 +91,11 @@ def test_gradient_file_holds_what_is_shared_and_no_image(experiment):
         assert tensors[f"small/{name}"].shape == (2, 2, *parameter.shape)
     assert metadata["mode"] == {"small": "evaluation"}
     assert metadata["loss"] == "cross_entropy"
-
-
-def test_granted_label_is_in_the_file(experiment):
     models, chosen = files.read(experiment["model"]), targets.read(experiment["targets"])
     tensors, _ = captured(models, chosen, precision="float32")
-    np.testing.assert_array_equal(tensors["small/label"], [[[1], [1]]])
-    np.testing.assert_array_equal(tensors["small/class"], [[[1], [1]]])
+    for granted in ("label", "class"):
+        np.testing.assert_array_equal(tensors[f"small/{granted}"], [[[1], [1]]])
     assert tensors["small/fc1.weight"].dtype == np.float32
-
-
-def test_gradient_is_the_difference_quotient_of_the_loss():
-    target = image(NETWORK)
-    seen = view(NETWORK, target, label=2)
-    name = "conv1.weight"
-    values = []
-    for h in (-1e-6, 1e-6):
-        moved = {k: v.astype(np.float64) for k, v in seen.weights.items()}
-        moved[name][1, 0, 2, 1] += h
-        module = capture.load(NETWORK, moved, torch.float64)
-        with torch.no_grad():
-            out = module(torch.from_numpy(target)[None])
-        values.append(float(torch.nn.functional.cross_entropy(out, torch.tensor([2]))))
-    slope = (values[1] - values[0]) / 2e-6
-    assert seen.gradients[name][1, 0, 2, 1] == pytest.approx(slope, rel=1e-5)
 
 
 def test_targets_that_do_not_fit_the_network_are_refused(experiment):
@@ -125,8 +110,8 @@ def hinge_case(data, gains):
     network = chain(conv(4, 3), conv(6, 3), channels=3, side=12, classes=1, last="identity")
     weights = family_weights([network], len(gains))
     for seed, gain in enumerate(gains):
-        weights["small/fc1.weight"][seed] *= gain
-        weights["small/fc1.bias"][seed] *= gain
+        for part in ("weight", "bias"):
+            weights[f"small/fc1.{part}"][seed] *= gain
     models = files.ModelFile((network,), weights)
     chosen = targets.build(data, SETTINGS, None, 1)
 
@@ -162,9 +147,8 @@ def test_one_gradient_that_cannot_be_used_leaves_the_others(data, tmp_path):
 
 
 def test_gradients_of_which_none_can_be_used_are_refused(data):
-    *_, share = hinge_case(data, [1e4])
     with pytest.raises(NumericsError, match=r"None of the 2 gradients can be used; .* zero every"):
-        share()
+        hinge_case(data, [1e4])[-1]()
 
 
 def test_useless_gradients_and_missing_devices_are_refused():
@@ -178,15 +162,11 @@ def test_useless_gradients_and_missing_devices_are_refused():
     assert capture.pick_device("auto").type in ("cpu", "cuda", "mps")
 
 
-def rgap_answers(experiment, folder, name="r"):
-    """Path of a file of what R-GAP makes of the experiment's gradients."""
-    found = attack_all(experiment["model"], experiment["gradient"], {"method": "rgap"})
-    found.save(str(folder / f"{name}.safetensors"), str(folder / f"{name}.json"), {})
-    return str(folder / f"{name}.safetensors")
-
-
 def test_attack_and_scores_of_a_whole_file(experiment, tmp_path):
-    path, again = (rgap_answers(experiment, tmp_path, name) for name in ("r", "r2"))
+    path, again = (str(tmp_path / f"{name}.safetensors") for name in ("r", "r2"))
+    for to in (path, again):
+        found = attack_all(experiment["model"], experiment["gradient"], {"method": "rgap"})
+        found.save(to, str(tmp_path / "r.json"), {})
     assert Path(path).read_bytes() == Path(again).read_bytes()
     assert len(json.loads((tmp_path / "r.json").read_text())["seconds"]) == 4
     with safe_open(path, framework="numpy") as file:
@@ -199,13 +179,17 @@ def test_attack_and_scores_of_a_whole_file(experiment, tmp_path):
     assert values.max()["fc_error"] < 1e-9
     assert values.min()["label_correct"] == 1.0
     assert values.min()["ssim"] > 0.999
+    assert set(table["mode"].fillna("")) == {""}, "as no layer depends on it"
+    rough = read_tensors(path)[0]["small/images"]
+    smooth = TotalVariation(of="one", weight=0.15).make([path]).images["small/images"]
+    assert np.abs(np.diff(smooth)).sum() < 0.8 * np.abs(np.diff(rough)).sum()
 
 
 def test_failed_runs_stay_as_rows(experiment, tmp_path):
     tensors, metadata = read_tensors(experiment["gradient"])
     tensors["small/conv1.weight"][1, 0] = np.nan
     write_tensors(experiment["gradient"], tensors, metadata)
-    path, smooth = str(tmp_path / "r.safetensors"), str(tmp_path / "s.safetensors")
+    path, smooth = (str(tmp_path / f"{name}.safetensors") for name in "rs")
     results = attack_all(experiment["model"], experiment["gradient"], {"method": "rgap"})
     assert results.summary().startswith("1 failed, 3 ok")
     results.save(path, str(tmp_path / "r.json"), {})
@@ -224,13 +208,6 @@ def test_an_attack_that_does_not_apply_says_why(experiment, tmp_path):
     results = attack_all(experiment["model"], experiment["gradient"], {"method": "copa"})
     assert {run["status"] for run in results.runs} == {"not_applicable"}
     assert "no inverse" in results.runs[0]["reason"]
-
-
-def test_denoising_smooths(experiment, tmp_path):
-    path = rgap_answers(experiment, tmp_path)
-    rough = read_tensors(path)[0]["small/images"]
-    smooth = TotalVariation(of="one", weight=0.15).make([path]).images["small/images"]
-    assert np.abs(np.diff(smooth)).sum() < 0.8 * np.abs(np.diff(rough)).sum()
 
 
 def test_metrics_on_known_pairs():
@@ -322,32 +299,20 @@ def test_small_images_are_enlarged_by_repeating_or_smoothly(data):
         made(size=30)
 
 
-NORMED = chain(
-    conv(4, 3, 1, 1, norm="batch"),
-    conv(4, 3, 1, 1, norm="batch", skip=1, pool="global"),
-    channels=3,
-    side=12,
-    classes=3,
-)
-
-
-def _normed(seed=0):
-    """Weights with running statistics, and a batch of three."""
-    rng = np.random.default_rng(seed)
-    weights = with_statistics(NORMED, initial_weights(NORMED, seed))
-    for name, value in weights.items():
-        if name.endswith("running_mean"):
-            value[:] = rng.uniform(-0.2, 0.2, value.shape)
-        if name.endswith("running_var"):
-            value[:] = rng.uniform(0.5, 2.0, value.shape)
-    return weights, rng.uniform(0, 1, (3, 3, 12, 12)), np.array([0, 2, 1])
+NORMS = (conv(4, 3, 1, 1, norm="batch", **more) for more in ({}, {"skip": 1, "pool": "global"}))
+NORMED = chain(*NORMS, channels=3, side=12, classes=3)
 
 
 @pytest.mark.parametrize("mode", ["training", "evaluation"])
 @pytest.mark.parametrize("trained", [True, False])
 def test_norms_run_in_the_mode_of_the_experiment(mode, trained):
     """Against a module in train() or eval(); nothing that was given changes."""
-    weights, images, labels = _normed()
+    rng = np.random.default_rng(0)
+    weights = with_statistics(NORMED, initial_weights(NORMED, 0))
+    for name, value in weights.items():
+        if "running" in name:
+            value[:] = rng.uniform(*((-0.2, 0.2) if "mean" in name else (0.5, 2.0)), value.shape)
+    images, labels = rng.uniform(0, 1, (3, 3, 12, 12)), np.array([0, 2, 1])
     if not trained:
         weights = without_statistics(weights)
     before = {name: value.copy() for name, value in weights.items()}
@@ -366,16 +331,10 @@ def test_norms_run_in_the_mode_of_the_experiment(mode, trained):
 
 
 def test_mode_and_training_stand_in_every_row(data, tmp_path):
-    """Of a network without norms the mode stays empty, since it is the same in both."""
     chosen = targets.build(data, {**SETTINGS, "std": 0.25}, None, 1)
-    paths = {n: str(tmp_path / f"{n}.safetensors") for n in ("model", "targets", "gradient")}
-    targets.save(paths["targets"], chosen, {})
-    files.save(paths["model"], [NORMED], family_weights([NORMED], 1), {})
-    models = files.read(paths["model"])
-    tensors, metadata = captured(models, chosen, precision="float32", mode="evaluation")
+    paths, _, metadata = written(tmp_path, NORMED, 1, chosen, "float32", mode="evaluation")
     assert metadata["mode"] == {NORMED.name: "evaluation"}
     assert (metadata["low"], metadata["high"]) == (-2.0, 2.0)
-    write_tensors(paths["gradient"], tensors, metadata)
     settings = {"method": "inverting_gradients", "iterations": 3, "failure_loss": 10.0}
     found = attack_all(paths["model"], paths["gradient"], settings)
     path = str(tmp_path / "answer.safetensors")
@@ -393,13 +352,7 @@ def test_mode_and_training_stand_in_every_row(data, tmp_path):
     )
 
 
-def test_mode_is_empty_where_no_layer_depends_on_it(experiment, tmp_path):
-    path = rgap_answers(experiment, tmp_path)
-    assert set(score_table(experiment, path)["mode"].fillna("")) == {""}
-
-
-def test_a_norm_of_a_single_value_is_refused() -> None:
-    """Where a network is too deep for its images: what leaves the norm would be 0."""
+def test_a_norm_of_a_single_value_is_refused():
     layer = ConvSpec(2, (3, 3), (2, 2), (1, 1), norm="batch")
     deep = Chain("deep", (1, 4, 4), (layer, layer, LinearSpec(3)))
     weights = initial_weights(deep, 0)

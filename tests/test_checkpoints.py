@@ -1,31 +1,19 @@
 """Checkpoints of training runs: resumed to the same end, and refused where they do not belong."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
+import training_cases as t
 from gradleak.errors import ArtifactError, NumericsError
 from gradleak.models.chain import Chain, LinearSpec
 from gradleak.models.initial import draw_key
 from gradleak.runtime.artifacts import read_tensors
-from training_cases import (
-    LOCKED,
-    PLAIN,
-    SMALL,
-    equal,
-    federation,
-    killed,
-    one_thread,
-    same,
-    trainer,
-    with_lock,
-)
 
 SOME = {"answering": 0.7, "share": 0.7}
-RUNS = {
-    "alone": trainer,
-    "fedavg": lambda: federation(SMALL, **SOME),
-    "fedkl": lambda: federation(LOCKED, **SOME),
-}
+RUNS = {"alone": t.trainer, "fedavg": partial(t.federation, t.SMALL, **SOME)}
+RUNS["fedkl"] = partial(t.federation, t.LOCKED, **SOME)
 
 
 @pytest.fixture
@@ -50,33 +38,34 @@ def test_an_interrupted_run_ends_alike(path, begin, stop):
     interrupted(begin(), path, stop)
     assert path.exists() == (stop > 2)  # the interrupt comes before the checkpoint of its epoch
     curve = []
-    assert same(begin().run(path, curve.append), expected)
+    assert t.same(begin().run(path, curve.append), expected)
     assert len(curve) == whole.recipe.epochs - 2 * ((stop - 1) // 2)
     # Finished, and asked again.
-    assert same(begin().run(path), expected)
+    assert t.same(begin().run(path), expected)
 
 
-def test_killed_training_goes_on_at_its_checkpoint(path):
-    """SIGKILL in the middle: nothing half-written, and the end is the same."""
-    killed("t.trainer(epochs=8)", path)
-    assert 2 <= read_tensors(path)[1]["epoch"] < 8
-    with one_thread():
-        assert equal(trainer(epochs=8).run(path).weights, trainer(epochs=8).run().weights)
+@pytest.mark.parametrize("begin", RUNS.values(), ids=RUNS)
+def test_another_seed_ends_otherwise(begin):
+    assert not t.same(begin().run(), begin(seed=1).run())
 
 
-def test_a_killed_federation_goes_on_between_rounds(path, tmp_path):
-    """The end is the same in every byte of the checkpoint."""
-    killed("t.federation(t.LOCKED, recipe=dict(epochs=8), answering=0.7)", path)
+@pytest.mark.parametrize(
+    "run",
+    ["t.trainer(epochs=8)", "t.federation(t.LOCKED, recipe={'epochs': 8}, answering=0.7)"],
+)
+def test_a_killed_run_goes_on_at_its_checkpoint(path, tmp_path, run):
+    """SIGKILL in the middle: nothing half-written, and the end is the same in every byte."""
+    t.killed(run, path)
     assert 2 <= read_tensors(path)[1]["done"] < 8
     other = tmp_path / "other.safetensors"
-    with one_thread():
+    with t.one_thread():
         for place in (path, other):
-            federation(LOCKED, recipe={"epochs": 8}, answering=0.7).run(place)
+            eval(run, {"t": t}).run(place)
     assert path.read_bytes() == other.read_bytes()
 
 
 def test_diverged_training_names_the_epoch_and_keeps_the_last_checkpoint(path):
-    ours = trainer(**PLAIN)
+    ours = t.trainer(**t.PLAIN)
     real, calls = ours._step, []
 
     def step(inputs, labels, rate):
@@ -91,34 +80,30 @@ def test_diverged_training_names_the_epoch_and_keeps_the_last_checkpoint(path):
     assert f"the checkpoint of epoch 4 is kept in {path}" in said
     assert "lower rate: 0.05" in said
     tensors, metadata = read_tensors(path)
-    assert metadata["epoch"] == 4
+    assert metadata["done"] == 4
     assert all(np.isfinite(value).all() for value in tensors.values())
 
 
 def again(**more):
-    return trainer(**({"source": {"sha256": "ab"}} | more))
+    return t.trainer(**({"source": {"sha256": "ab"}} | more))
 
 
 def anothers_key(own):
-    return [*own[:2], own[2] | draw_key(LOCKED, 7, 0)]
+    return [*own[:2], own[2] | draw_key(t.LOCKED, 7, 0)]
 
 
 OTHERS = [
-    (again, {"chain": Chain("other", SMALL.input, SMALL.specs)}, "network (name: small, not other"),
-    (
-        again,
-        {"chain": Chain("small", SMALL.input, (*SMALL.specs[:1], LinearSpec(3)))},
-        "network (hash: ",
-    ),
+    (again, {"chain": Chain("other", (3, 8, 8), t.SMALL.specs)}, "network (name: small, not other"),
+    (again, {"chain": Chain("small", (3, 8, 8), (LinearSpec(3),))}, "network (hash: "),
     (again, {"source": {"sha256": "cd"}}, "data set (sha256: ab, not cd)"),
     (again, {"rate": 0.1}, "settings (rate: 0.05, not 0.1)"),
-    (federation, {"chain": LOCKED}, "network (name: small, not locked)"),
-    (federation, {"chain": with_lock(name="small")}, "network (hash: "),
-    (federation, {"clients": 2}, "data set (clients: [20, 20, 20], not [30, 30])"),
-    (federation, {"local_epochs": 2}, "settings (federated.local_epochs: 1, not 2)"),
-    (federation, {"answering": 0.5}, "settings (federated.answering: 1.0, not 0.5)"),
-    (federation, {"recipe": {"rate": 0.1}}, "settings (rate: 0.05, not 0.1)"),
-    (lambda **more: federation(LOCKED, **more), {"changed": anothers_key}, "network (hash: "),
+    (t.federation, {"chain": t.LOCKED}, "network (name: small, not locked)"),
+    (t.federation, {"chain": t.with_lock(name="small")}, "network (hash: "),
+    (t.federation, {"clients": 2}, "data set (clients: [20, 20, 20], not [30, 30])"),
+    (t.federation, {"local_epochs": 2}, "settings (federated.local_epochs: 1, not 2)"),
+    (t.federation, {"answering": 0.5}, "settings (federated.answering: 1.0, not 0.5)"),
+    (t.federation, {"recipe": {"rate": 0.1}}, "settings (rate: 0.05, not 0.1)"),
+    (lambda **more: t.federation(t.LOCKED, **more), {"changed": anothers_key}, "network (hash: "),
 ]
 
 
@@ -137,12 +122,12 @@ def test_a_checkpoint_of_something_else_is_refused_by_name(path, begin, more, wo
 @pytest.mark.parametrize(
     ("begin", "harm"),
     [
-        (trainer, lambda whole: whole[: len(whole) // 2]),
-        (trainer, lambda whole: b"nothing"),
-        (trainer, lambda whole: whole.replace(b'\\"epoch\\"', b'\\"epocs\\"')),
-        (trainer, lambda whole: whole.replace(b'\\"recipe\\"', b'\\"recipx\\"')),
-        (federation, lambda whole: whole[: len(whole) // 2]),
-        (federation, lambda whole: whole.replace(b'\\"dropped\\"', b'\\"droppde\\"')),
+        (t.trainer, lambda whole: whole[: len(whole) // 2]),
+        (t.trainer, lambda whole: b"nothing"),
+        (t.trainer, lambda whole: whole.replace(b'\\"done\\"', b'\\"dnoe\\"')),
+        (t.trainer, lambda whole: whole.replace(b'\\"recipe\\"', b'\\"recipx\\"')),
+        (t.federation, lambda whole: whole[: len(whole) // 2]),
+        (t.federation, lambda whole: whole.replace(b'\\"dropped\\"', b'\\"droppde\\"')),
     ],
 )
 def test_a_damaged_checkpoint_is_refused_by_name(path, begin, harm):

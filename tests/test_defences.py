@@ -38,8 +38,8 @@ def test_contract(method):
 def test_noise_has_the_level_that_is_asked_for():
     generator = np.random.default_rng(0)
     shared = {"wide": 5.0 * generator.standard_normal(40_000), "one": np.array([2.0])}
-    relative = build({"method": "gaussian_noise", "level": 0.1, "relative": True})
-    absolute = build({"method": "gaussian_noise", "level": 0.1, "relative": False})
+    noisy = {"method": "gaussian_noise", "level": 0.1}
+    relative, absolute = (build({**noisy, "relative": which}) for which in (True, False))
     for defence, deviation in ((relative, 0.5), (absolute, 0.1)):
         noise = defence.apply(CLIENT, shared, 0)["wide"] - shared["wide"]
         assert noise.std() == pytest.approx(deviation, rel=0.02)
@@ -49,10 +49,8 @@ def test_noise_has_the_level_that_is_asked_for():
 
 def test_levels_differ_in_nothing_but_the_level():
     shared = {"a": np.random.default_rng(1).standard_normal(100)}
-    small, large = (
-        build({"method": "gaussian_noise", "level": level, "relative": False})
-        for level in (0.01, 0.1)
-    )
+    noise = {"method": "gaussian_noise", "relative": False}
+    small, large = (build({**noise, "level": level}) for level in (0.01, 0.1))
     drawn = [defence.apply(CLIENT, shared, 5)["a"] - shared["a"] for defence in (small, large)]
     np.testing.assert_allclose(10 * drawn[0], drawn[1], atol=1e-12)
     other = small.apply(CLIENT, shared, 6)["a"] - shared["a"]
@@ -70,17 +68,11 @@ def test_clipping_scales_all_tensors_alike_and_only_down():
 
 LARGE = {
     "small": NETWORK,
-    "pools": chain(
-        conv(3, 3, padding=1, pool="average"), conv(2, 3, padding=1, pool="max"), side=24
-    ),
+    "pools": chain(*(conv(2, 3, 1, 1, pool=pool) for pool in ("average", "max")), side=24),
     "strides": chain(conv(3, 3, stride=2, padding=1), conv(2, 3, bias=True), side=22),
     "global": chain(conv(3, 3, padding=1, pool="max3"), conv(4, 3, pool="global"), side=18),
     "overlapping": chain(conv(2, 3, padding=1, pool="max3"), conv(2, 3), side=26),
-    "edges": chain(
-        conv(3, 3, padding=1, padding_mode="replicate"),
-        conv(2, 5, padding=2, padding_mode="replicate"),
-        side=14,
-    ),
+    "edges": chain(*(conv(2, 2 * p + 1, 1, p, padding_mode="replicate") for p in (1, 2)), side=14),
 }
 
 

@@ -1,7 +1,5 @@
 """FedKL's grids of pictures from synthetic files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +11,11 @@ from figure_words import flat, pictures, texts
 from gradleak.errors import ArtifactError
 from papers.fedkl.figures import pictures as fedkl_pictures
 
-LINES = {"DLG": ("True", "w/o KL", "w/ BN", "w/ KL"), "IG": ("True", "w/o KL", "w/ KL")}
-ROWS = [
-    {"name": name, "group": group, "original": name == "True"}
-    for group, names in LINES.items()
-    for name in names
-]
-COLUMNS = [
-    {"name": name, "group": group}
-    for name, group in (("MNIST", "LeNet"), ("C-10", "LeNet"), ("C-10", "ResNet-18"))
-]
+LINES = [("DLG", name) for name in ("True", "w/o KL", "w/ BN", "w/ KL")]
+LINES += [("IG", name) for name in ("True", "w/o KL", "w/ KL")]
+ROWS = [{"name": name, "group": group, "original": name == "True"} for group, name in LINES]
+NETWORKS = (("MNIST", "LeNet"), ("C-10", "LeNet"), ("C-10", "ResNet-18"))
+COLUMNS = [{"name": name, "group": group} for name, group in NETWORKS]
 SETS = [originals("digits", (1, 16, 16)), originals("photos10"), originals("photos10", batches=3)]
 NOISE = {1: 0.01, 2: 0.3, 3: None, 5: 0.1, 6: 0.4}
 
@@ -49,7 +42,7 @@ def table5(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return made.files, words
 
 
-def test_each_answer_lands_in_its_cell(tmp_path: Path) -> None:
+def test_each_answer_lands_in_its_cell(tmp_path):
     files, words = table4(tmp_path)
     figure = fedkl_pictures.make(files, words, "smoke")
     frames = [axes for axes in figure.axes if axes.get_aspect() == 1 or axes.texts]
@@ -79,7 +72,7 @@ def test_each_answer_lands_in_its_cell(tmp_path: Path) -> None:
             assert said[1].startswith("SSIM ")
 
 
-def test_columns_say_what_stands_in(tmp_path: Path) -> None:
+def test_columns_say_what_stands_in(tmp_path):
     found = texts(fedkl_pictures.make(*table4(tmp_path), "smoke"))
     assert found.count("here digits") == 1 and found.count("here photos10") == 2
     assert found.count("LeNet") == 1 and found.count("DLG") == 1
@@ -88,7 +81,7 @@ def test_columns_say_what_stands_in(tmp_path: Path) -> None:
     assert "–: not among the experiments" in joined
 
 
-def test_rows_and_columns_without_panels_are_left_out(tmp_path: Path) -> None:
+def test_rows_and_columns_without_panels_are_left_out(tmp_path):
     files, words = table4(tmp_path)
     kept = [k for k, panel in enumerate(words["panels"]) if panel["row"] < 4 and panel["column"]]
     files = {name: [paths[k] for k in kept] for name, paths in files.items()}
@@ -98,7 +91,7 @@ def test_rows_and_columns_without_panels_are_left_out(tmp_path: Path) -> None:
     assert found.count("w/ KL") == 1 and found.count("ResNet-18") == 1
 
 
-def test_each_image_has_a_row(tmp_path: Path) -> None:
+def test_each_image_has_a_row(tmp_path):
     files, words = table5(tmp_path)
     figure = fedkl_pictures.make(files, words, "smoke")
     found = texts(figure)
@@ -112,16 +105,13 @@ def test_each_image_has_a_row(tmp_path: Path) -> None:
     assert "photos224 test images 30 to 32 (for ImageNet)" in flat(figure)
 
 
-def test_each_group_of_columns_has_originals_of_its_own(tmp_path: Path) -> None:
+def test_each_group_of_columns_has_originals_of_its_own(tmp_path):
     made = Panels(tmp_path)
     sets = [originals("photos224", (3, 64, 64), 2), originals("photos10", batches=3)]
     for group, target in enumerate(sets):
         made.add(target, 0.1, model="plain", column=2 * group + 1)
-    columns = [
-        {"name": name, "original": name == "True", "group": group}
-        for group in ("one", "other")
-        for name in ("True", "w/o KL")
-    ]
+    lines = [(group, name) for group in ("one", "other") for name in ("True", "w/o KL")]
+    columns = [{"name": n, "original": n == "True", "group": group} for group, n in lines]
     words = {"title": "By image", "columns": columns, "panels": made.words}
     figure = fedkl_pictures.make(made.files, words, "smoke")
     shown = pictures(figure)
@@ -134,7 +124,7 @@ def test_each_group_of_columns_has_originals_of_its_own(tmp_path: Path) -> None:
     assert "class 0 / class 0" in flat(figure)
 
 
-def test_images_that_an_attack_was_not_run_on_are_said(tmp_path: Path) -> None:
+def test_images_that_an_attack_was_not_run_on_are_said(tmp_path):
     made, target = Panels(tmp_path), originals("photos224", (3, 64, 64), 3)
     made.add(target, 0.1, model="plain", column=1)
     made.add(target, [0.1], model="locked", column=2)
@@ -143,7 +133,7 @@ def test_images_that_an_attack_was_not_run_on_are_said(tmp_path: Path) -> None:
     assert texts(figure).count("not run") == 2
 
 
-def test_panels_of_another_image_are_refused(tmp_path: Path) -> None:
+def test_panels_of_another_image_are_refused(tmp_path):
     files, words = table4(tmp_path)
     files["targets"][1] = files["targets"][5]
     with pytest.raises(ArtifactError, match=r"is of another image .* same targets in config"):

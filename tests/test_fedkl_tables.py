@@ -1,9 +1,6 @@
 """FedKL's tables of parameters and of accuracies."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,102 +24,92 @@ RELU = Activation("relu")
 RUN = {"images": "embedded", "scale": "smoke"}
 
 
-def _locked(network: str) -> Chain:
+STRIDES = [((s, s), (2, 2), True, RELU) for s in (2, 2, 1)]
+SPECS = {
+    "lenet": (*(ConvSpec(12, (5, 5), *more) for more in STRIDES), LinearSpec(10)),
+    "resnet20": resnet.specs("resnet20", 16, 10),
+    "resnet32": resnet.specs("resnet32", 16, 10),
+    "resnet18": resnet.specs("resnet18", 64, 10, "large"),
+    "resnet34": resnet.specs("resnet34", 64, 10, "large"),
+    "vgg16": vgg16.specs(10),
+}
+# Of the authors' networks: LeNet with ten classes; the residual networks with a hundred.
+COUNTS = {
+    ("lenet", 10, "parameters"): 40426,
+    ("lenet", 10, "lock"): 24600,
+    ("resnet20", 100, "parameters"): 311092,
+    ("resnet20", 10, "lock"): 32800,
+    ("resnet32", 100, "parameters"): 505524,
+    ("resnet18", 100, "lock"): 131200,
+    ("vgg16", 100, "key"): 1024,
+    ("resnet34", 10, "channels"): 64,
+}
+
+
+def _locked(network):
     """The network of that name with a lock on its first convolution, 10 classes."""
-    if network == "lenet":
-        convolutions = tuple(
-            ConvSpec(12, (5, 5), (stride, stride), (2, 2), bias=True, activation=RELU)
-            for stride in (2, 2, 1)
-        )
-        size, specs = (3, 32, 32), (*convolutions, LinearSpec(10))
-    elif network == "vgg16":
-        size, specs = (3, 224, 224), vgg16.specs(10)
-    elif network in ("resnet20", "resnet32"):
-        size, specs = (3, 32, 32), resnet.specs(network, 16, 10)
-    else:
-        size, specs = (3, 224, 224), resnet.specs(network, 64, 10, "large")
-    return Chain(network, size, with_lock(specs, ["conv1"], Lock(1024, RELU)))
+    side = 32 if network in ("lenet", "resnet20", "resnet32") else 224
+    specs = with_lock(SPECS[network], ["conv1"], Lock(1024, RELU))
+    return Chain(network, (3, side, side), specs)
 
 
-def _case(network: str, **more: Any) -> dict[str, Any]:
-    chain = _locked(network).describe()
-    return {"network": network, "row": network, "chain": chain, **more}
-
-
-def _counted(*cases: dict[str, Any]) -> pd.DataFrame:
+def _counted(*networks, **more):
+    cases = [{"network": n, "row": n, "chain": _locked(n).describe()} for n in networks]
+    cases[-1] |= more
     return fedkl_parameters.make({}, {"cases": cases}, RUN)
 
 
-NETWORKS = ("lenet", "resnet20", "resnet32", "resnet18", "resnet34", "vgg16")
-
-
 @pytest.fixture(scope="module")
-def parameters() -> pd.Series:
-    frame = _counted(*map(_case, NETWORKS))
+def parameters():
+    frame = _counted(*SPECS)
     assert list(frame.columns) == fedkl_parameters.COLUMNS
     return frame.set_index(["network", "classes", "metric"])["ours"]
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-def test_the_papers_shares_are_those_of_100_classes(parameters: pd.Series, network: str) -> None:
+@pytest.mark.parametrize("network", SPECS)
+def test_the_papers_shares_are_those_of_100_classes(parameters, network):
     claim = next(c for c in load_claims(CLAIMS).claims if c.id == f"fedkl.table3.{network}.share")
     assert claim.paper_value is not None
     assert abs(parameters[network, 100, "share"] - claim.paper_value) <= claim.rounding
 
 
-def test_counts_of_the_authors_networks(parameters: pd.Series) -> None:
-    # LeNet with ten classes; the residual networks with a hundred.
-    assert parameters["lenet", 10, "parameters"] == 40426
-    assert parameters["lenet", 10, "lock"] == 24600
+def test_counts_of_the_authors_networks(parameters):
+    assert {place: parameters[place] for place in COUNTS} == COUNTS
     assert parameters["lenet", 10, "share"] == pytest.approx(60.8, abs=0.1)
-    assert parameters["resnet20", 100, "parameters"] == 311092
-    assert parameters["resnet20", 10, "lock"] == 32800
-    assert parameters["resnet32", 100, "parameters"] == 505524
-    assert parameters["resnet18", 100, "lock"] == 131200
-    assert parameters["vgg16", 100, "key"] == 1024
-    assert parameters["resnet34", 10, "channels"] == 64
 
 
 @pytest.mark.parametrize("network", ["lenet", "resnet20"])
-def test_counts_are_those_of_the_module(parameters: pd.Series, network: str) -> None:
+def test_counts_are_those_of_the_module(parameters, network):
     with torch.device("meta"):
         module = ChainModule(_locked(network), statistics=True)
     sizes = {name: value.numel() for name, value in module.named_parameters()}
     assert parameters[network, 10, "parameters"] == sum(sizes.values())
-    assert parameters[network, 10, "lock"] == sum(
-        n for name, n in sizes.items() if is_private(name)
-    )
+    assert parameters[network, 10, "lock"] == sum(sizes[name] for name in sizes if is_private(name))
     kept = {name: value.numel() for name, value in module.named_buffers()}
     running = sum(n for name, n in kept.items() if "running" in name)
     assert parameters[network, 10, "statistics"] == running
 
 
-def test_another_input_changes_what_it_says() -> None:
-    frame = _counted(_case("lenet"), _case("lenet", input=[1, 28, 28]))
+def test_another_input_changes_what_it_says():
+    frame = _counted("lenet", "lenet", input=[1, 28, 28])
     counted = frame[(frame["metric"] == "parameters") & (frame["classes"] == 10)]
     assert list(counted["input"]) == ["3x32x32", "1x28x28"]
     # Two channels of 300 weights less, and 49 of 64 features of each of 12 channels.
     assert counted["ours"].diff().iloc[1] == -600 - 12 * (64 - 49) * 10
 
 
-def _row(model: str, client: str, regime: str, accuracy: Any, **more: Any) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(SUMMARY, "")
-    row |= {"model": model, "seed": 0, "epochs": 10, "test": 1000, "dropped": 0}
-    return {**row, "client": client, "regime": regime, "test_accuracy": accuracy, **more}
+def _row(model, client, regime, accuracy, **more):
+    row = dict.fromkeys(SUMMARY, "") | {"model": model, "seed": 0, "epochs": 10, "test": 1000}
+    row |= {"dropped": 0, "client": client, "regime": regime, "test_accuracy": accuracy}
+    return row | more
 
 
-def _curve(model: str, values: list[float], **more: Any) -> list[dict[str, Any]]:
-    return [
-        {**dict.fromkeys(CURVE, ""), "model": model, "seed": 0, "epoch": k + 1}
-        | {"validation_accuracy": value, "client": ""}
-        | more
-        for k, value in enumerate(values)
-    ]
+def _curve(model, values):
+    same = dict.fromkeys(CURVE, "") | {"model": model, "seed": 0}
+    return [{**same, "epoch": k, "validation_accuracy": v} for k, v in enumerate(values, 1)]
 
 
-def _training(
-    folder: Path, training: str, lock: str, rows: list[dict], curve: list[dict]
-) -> dict[str, Any]:
+def _training(folder, training, lock, rows, curve):
     """A case of the table, its files written."""
     model = f"net{'_kl' if lock == 'with' else ''}"
     path = folder / f"{training}-{model}"
@@ -133,15 +120,13 @@ def _training(
     return {**case, "split": "train", "lock": lock}
 
 
-def _table(cases: list[dict[str, Any]]) -> pd.DataFrame:
-    files = {
-        key: [case[name] for case in cases]
-        for key, name in (("summaries", "summary"), ("curves", "curve"))
-    }
+def _table(cases):
+    names = {"summaries": "summary", "curves": "curve"}
+    files = {key: [case[name] for case in cases] for key, name in names.items()}
     return fedkl_accuracy.make(files, {"curves": cases}, RUN)
 
 
-def _cases(folder: Path) -> list[dict[str, Any]]:
+def _cases(folder):
     clients = [_row("net_kl", str(k), "fedkl", 0.8 + 0.01 * k, dropped=k) for k in range(3)]
     curves = _curve("net", [0.2, 0.5, 0.6]), _curve("net_kl", [0.1, 0.4, 0.7])
     central = [_row("net", "", "central", 0.9)], [_row("net_kl", "", "central", 0.85)]
@@ -154,13 +139,13 @@ def _cases(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def accuracies(tmp_path: Path) -> pd.DataFrame:
+def accuracies(tmp_path):
     frame = _table(_cases(tmp_path))
     assert list(frame.columns) == fedkl_accuracy.COLUMNS
     return frame.set_index(["metric", "lock", "client"]).sort_index()
 
 
-def test_accuracies_are_percentages_with_binomial_intervals(accuracies: pd.DataFrame) -> None:
+def test_accuracies_are_percentages_with_binomial_intervals(accuracies):
     plain = accuracies.loc["accuracy", "without", "central"]
     assert (plain["ours"], plain["row"], plain["tested"]) == (90, "Centralized w/o KL", 1000)
     assert (plain["low"], plain["high"]) == pytest.approx((87.99, 91.71), abs=0.01)
@@ -174,7 +159,7 @@ def test_accuracies_are_percentages_with_binomial_intervals(accuracies: pd.DataF
     assert mean["error"] == pytest.approx(client["error"], rel=0.05)
 
 
-def test_gaps_and_changes_are_differences(accuracies: pd.DataFrame) -> None:
+def test_gaps_and_changes_are_differences(accuracies):
     gap = accuracies.loc["gap", "with", "mean"]
     parts = accuracies.loc["accuracy", "with", "mean"], accuracies.loc["accuracy", "with", "random"]
     assert gap["ours"] == pytest.approx(51)
@@ -187,14 +172,14 @@ def test_gaps_and_changes_are_differences(accuracies: pd.DataFrame) -> None:
     assert len(accuracies.loc["change"]) == 2
 
 
-def test_curves_are_compared_epoch_by_epoch(accuracies: pd.DataFrame) -> None:
+def test_curves_are_compared_epoch_by_epoch(accuracies):
     found = accuracies.loc["curve_correlation", "with", "central"]
     assert found["ours"] == pytest.approx(np.corrcoef([2, 5, 6], [1, 4, 7])[0, 1])
     above = accuracies.loc["epochs_above", "with", "central"]
     assert above["ours"] == pytest.approx(1 / 3) and "3 epochs" in above["note"]
 
 
-def test_one_epoch_has_no_correlation(tmp_path: Path) -> None:
+def test_one_epoch_has_no_correlation(tmp_path):
     cases = _cases(tmp_path)[:2]
     for case in cases:
         pd.DataFrame(_curve(case["model"], [0.5])).to_csv(case["curve"], index=False)
@@ -203,10 +188,9 @@ def test_one_epoch_has_no_correlation(tmp_path: Path) -> None:
     assert frame.loc["epochs_above", "ours"] == 0
 
 
-def test_a_failed_training_leaves_no_mean(tmp_path: Path) -> None:
+def test_a_failed_training_leaves_no_mean(tmp_path):
     rows = [_row("net", "", "central", 0.9), _row("net", "", "central", "", seed=1)]
-    case = _training(tmp_path, "central", "without", rows, [])
-    found = _table([case]).iloc[0]
+    found = _table([_training(tmp_path, "central", "without", rows, [])]).iloc[0]
     assert np.isnan(found["ours"]) and tuple(found[["n", "n_ok"]]) == (2, 1)
     assert "1 of 2 trainings failed" in found["note"]
 
@@ -218,7 +202,7 @@ def test_a_failed_training_leaves_no_mean(tmp_path: Path) -> None:
         ([_row("net", "", "central", 0.9)] * 2, "two rows of one client and draw of net"),
     ],
 )
-def test_summaries_that_do_not_fit_are_refused(tmp_path: Path, rows: list, words: str) -> None:
+def test_summaries_that_do_not_fit_are_refused(tmp_path, rows, words):
     case = _training(tmp_path, "central", "without", rows, [])
     with pytest.raises(ArtifactError, match=words):
         _table([case])

@@ -10,7 +10,6 @@ import pytest
 
 import test_fedkl_adaptive
 import test_fedkl_curves
-import test_fedkl_fig4
 import test_figures
 import test_mkor_figures as mkor
 import test_rgap_figures as rgap
@@ -56,7 +55,7 @@ FIGURES: dict[str, tuple[Callable[[Path], Drawn], Sequence[str]]] = {
     "table5": (of_fedkl(pictures, table5), GRIDS),
     "adaptive": (of_fedkl(adaptive, test_fedkl_adaptive.build), (*GRIDS, "(here digits)")),
     "curves": (of_fedkl(curves, test_fedkl_curves.build), SIZES),
-    "fig4": (of_fedkl(fig4, test_fedkl_fig4.build), SIZES),
+    "fig4": (of_fedkl(fig4, test_fedkl_curves.build4), SIZES),
 }
 EVERY = pytest.mark.parametrize("name", FIGURES)
 

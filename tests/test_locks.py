@@ -19,6 +19,7 @@ from gradleak.models.locks import Lock, is_private, private, public
 
 SIGMOID = Activation("sigmoid")
 RELU = Lock(1024, Activation("relu"))
+SMALL = resnet.specs("resnet20", 4, 10)
 
 
 def dlg_lenet(classes=10):
@@ -86,13 +87,12 @@ def test_forward_is_equation_37(activation, length, seed):
 
 
 def test_any_named_convolution_of_any_model_can_be_locked():
-    chain = locked(
-        resnet.specs("resnet20", 4, 10), lock=Lock(7, SIGMOID), layers=("conv2", "conv9", "conv14")
-    )
-    assert [layer.name for layer in chain.locked] == ["conv2", "conv9", "conv14"]
+    layers = ["conv2", "conv9", "conv14"]
+    chain = locked(SMALL, lock=Lock(7, SIGMOID), layers=layers)
+    assert [layer.name for layer in chain.locked] == layers
     weights = client(chain)
     keys = {name for name in weights if name.endswith("_key")}
-    assert keys == {"conv2_key", "conv9_key", "conv14_key"}
+    assert keys == {f"{layer}_key" for layer in layers}
     out = load(chain, with_statistics(chain, weights), torch.float32)(torch.rand(2, 3, 32, 32))
     assert out.shape == (2, 10)
     # The projection beside conv9 keeps a norm of its own.
@@ -102,9 +102,8 @@ def test_any_named_convolution_of_any_model_can_be_locked():
 
 @pytest.mark.parametrize("layers", [("conv1",), ("conv9_skip",), ("conv1", "conv9", "conv9_skip")])
 def test_the_lock_changes_no_other_weight_of_a_seed(layers):
-    specs = resnet.specs("resnet20", 4, 10)
-    plain = initial_weights(Chain("net", (3, 32, 32), specs), 3)
-    with_it = initial_weights(locked(specs, layers=layers), 3)
+    plain = initial_weights(Chain("net", (3, 32, 32), SMALL), 3)
+    with_it = initial_weights(locked(SMALL, layers=layers), 3)
     same = public(with_it)
     assert set(plain) - set(same) == {
         f"{layer}_norm.{part}" for layer in layers for part in ("weight", "bias")
@@ -115,13 +114,11 @@ def test_the_lock_changes_no_other_weight_of_a_seed(layers):
 
 
 def test_a_locked_projection_is_one_whose_norm_has_what_the_key_makes():
-    """Output, gradients and running statistics, beside a locked convolution of the same layer."""
-    specs = resnet.specs("resnet20", 4, 10)
     layers = ("conv1", "conv9", "conv9_skip")
-    chain = locked(specs, lock=Lock(7, SIGMOID), layers=layers)
+    chain = locked(SMALL, lock=Lock(7, SIGMOID), layers=layers)
     assert [layer.name for layer in chain.locked] == list(layers)
     assert [layer.filters for layer in chain.locked] == [4, 8, 8]
-    plain = Chain("net", (3, 32, 32), specs)
+    plain = Chain("net", (3, 32, 32), SMALL)
     assert chain.parameters == plain.parameters + sum((4, 8, 8)) * (2 * 8 - 2)
     own = with_statistics(chain, client(chain))
     module = load(chain, own, torch.float64).train()
@@ -171,14 +168,7 @@ def test_without_norms_a_lock_brings_one_to_its_own_convolution_alone(layers, no
     assert load(chain, weights, torch.float32)(torch.rand(2, 3, 8, 8)).shape == (2, 5)
 
 
-def test_lock_weights_do_not_follow_the_spread_of_a_chain():
-    chain = locked(dlg_lenet(), spread=0.5)
-    weights = initial_weights(chain, 0)
-    assert np.abs(weights["conv1.weight"]).max() > 0.4
-    assert np.abs(weights["conv1_lock_scale.weight"]).max() <= 1 / 32
-
-
-def test_keys_differ_between_clients_and_seeds_and_lie_in_range():
+def test_keys_differ_between_clients_and_seeds_and_locks_lie_in_range():
     chain = locked(dlg_lenet())
     runs = [(number, seed) for number in range(3) for seed in range(2)]
     keys = {run: draw_key(chain, *run)["conv1_key"] for run in runs}
@@ -186,8 +176,10 @@ def test_keys_differ_between_clients_and_seeds_and_lie_in_range():
     for key in keys.values():
         assert key.dtype == np.float32 and key.shape == (1024,)
         assert key.min() >= 0 and key.max() < 1
-    again = draw_key(chain, 1, 0)["conv1_key"]
-    np.testing.assert_array_equal(again, keys[1, 0])
+    np.testing.assert_array_equal(draw_key(chain, 1, 0)["conv1_key"], keys[1, 0])
+    weights = initial_weights(locked(dlg_lenet(), spread=0.5), 0)
+    assert np.abs(weights["conv1.weight"]).max() > 0.4
+    assert np.abs(weights["conv1_lock_scale.weight"]).max() <= 1 / 32, "whatever the spread"
 
 
 @pytest.mark.parametrize("seed", [0, 1, 3])
@@ -205,9 +197,7 @@ def test_locks_and_keys_share_no_stream_with_searches(seed):
             assert not np.isclose(same, key, atol=1e-6).mean() > 0.01
 
 
-@pytest.mark.parametrize(
-    ("specs", "layer"), [(dlg_lenet(), "conv1"), (resnet.specs("resnet20", 4, 10), "conv9_skip")]
-)
+@pytest.mark.parametrize(("specs", "layer"), [(dlg_lenet(), "conv1"), (SMALL, "conv9_skip")])
 def test_what_is_private_is_told_by_its_name(specs, layer):
     weights = client(locked(specs, layers=(layer,)))
     kept = private(weights)
@@ -216,74 +206,64 @@ def test_what_is_private_is_told_by_its_name(specs, layer):
     assert {**kept, **public(weights)}.keys() == weights.keys()
 
 
-def test_description_brings_the_lock_back():
-    chain = locked(dlg_lenet(), lock=Lock(5, SIGMOID), layers=("conv1", "conv3"))
-    again = Chain.from_description(chain.describe())
-    assert again == chain and [layer.lock for layer in again.locked] == [Lock(5, SIGMOID)] * 2
-
-
-def test_description_brings_a_locked_projection_back_and_names_no_other():
-    specs = resnet.specs("resnet20", 4, 10)
-    chain = locked(specs, lock=Lock(5, SIGMOID), layers=("conv1", "conv15_skip"))
+def test_description_brings_locks_back_and_names_no_other():
+    chain = locked(SMALL, lock=Lock(5, SIGMOID), layers=("conv1", "conv15_skip"))
     content = json.loads(json.dumps(chain.describe()))
     again = Chain.from_description(content)
-    assert again == chain
+    assert again == chain and [layer.lock for layer in again.locked] == [Lock(5, SIGMOID)] * 2
     assert [layer.name for layer in again.locked] == ["conv1", "conv15_skip"]
     # Descriptions of other layers are what they were before skips could be locked.
     held = [number for number, layer in enumerate(content["layers"], 1) if "skip_lock" in layer]
     assert held == [15]
 
 
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        (None, "conv1 is locked, but no key is given; add the client's own, conv1_key"),
-        (np.zeros(9, np.float32), "takes a key of 1024 values, but the one given has 9"),
-    ],
-)
-def test_a_key_that_is_missing_or_of_another_length_is_refused(key, words):
-    chain = locked(dlg_lenet())
-    weights = initial_weights(chain, 0)
-    if key is not None:
-        weights["conv1_key"] = key
-    with pytest.raises(ConfigError, match=words):
-        load(chain, weights, torch.float32)
-
-
-def test_a_name_that_is_no_convolution_is_refused():
-    with pytest.raises(ConfigError, match="conv4 is no convolution here; there are conv1 to conv3"):
-        locked(dlg_lenet(), layers=("conv4",))
-    words = (
-        "lock.layers: conv8_skip is no convolution here; "
-        "there are conv1 to conv19, conv9_skip and conv15_skip."
-    )
-    with pytest.raises(ConfigError, match=words):
-        locked(resnet.specs("resnet20", 4, 10), layers=("conv8_skip",))
-    with pytest.raises(ConfigError, match=r"no convolution here; there are none\."):
-        locked((LinearSpec(3),))
-
-
-def test_a_lock_in_a_skip_without_a_projection_is_refused():
-    specs = (ConvSpec(3, (3, 3), padding=(1, 1), skip=1, skip_lock=RELU), LinearSpec(3))
-    words = "conv1 has a lock in its skip but no projection; give it projection: true"
-    with pytest.raises(ConfigError, match=words):
-        _ = Chain("net", (3, 8, 8), specs).layers
-
-
-def test_statistics_of_locked_norms_and_projections():
-    chain = locked(resnet.specs("resnet20", 4, 10))
+@pytest.mark.parametrize("layer", ["conv1", "conv9_skip"])
+def test_statistics_of_locked_norms_and_projections(layer):
+    chain = locked(SMALL, layers=(layer,))
     held = with_statistics(chain, initial_weights(chain, 0))
     assert held["conv1_norm.running_mean"].shape == (4,)
+    assert held["conv9_norm.running_mean"].shape == (8,)
     assert held["conv9_skip_norm.running_var"].tolist() == [1.0] * 8
-    skipped = locked(resnet.specs("resnet20", 4, 10), layers=("conv9_skip",))
-    assert with_statistics(skipped, initial_weights(skipped, 0)).keys() >= {
-        f"conv9{end}_norm.running_mean" for end in ("", "_skip")
-    }
 
 
-def test_a_missing_key_of_a_projection_is_named():
-    chain = locked(resnet.specs("resnet20", 4, 10), layers=("conv1", "conv9_skip"))
-    weights = client(chain)
-    del weights["conv9_skip_key"]
-    with pytest.raises(ConfigError, match="conv9_skip is locked, but no key is given"):
+@pytest.mark.parametrize(
+    ("chain", "key", "words"),
+    [
+        (
+            locked(dlg_lenet()),
+            None,
+            "conv1 is locked, but no key is given; add the client's own, conv1_key",
+        ),
+        (locked(dlg_lenet()), 9, "takes a key of 1024 values, but the one given has 9"),
+        (locked(SMALL, layers=("conv9_skip",)), None, "conv9_skip is locked, but no key is given"),
+    ],
+)
+def test_a_key_that_is_missing_or_of_another_length_is_refused(chain, key, words):
+    weights = initial_weights(chain, 0)
+    if key is not None:
+        weights["conv1_key"] = np.zeros(key, np.float32)
+    with pytest.raises(ConfigError, match=words):
         load(chain, weights, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("specs", "layer", "words"),
+    [
+        (dlg_lenet(), "conv4", "conv4 is no convolution here; there are conv1 to conv3"),
+        (
+            SMALL,
+            "conv8_skip",
+            "lock.layers: conv8_skip is no convolution here; "
+            "there are conv1 to conv19, conv9_skip and conv15_skip.",
+        ),
+        ((LinearSpec(3),), "conv1", r"no convolution here; there are none\."),
+        (
+            (ConvSpec(3, (3, 3), padding=(1, 1), skip=1, skip_lock=RELU), LinearSpec(3)),
+            None,
+            "conv1 has a lock in its skip but no projection; give it projection: true",
+        ),
+    ],
+)
+def test_a_lock_of_something_else_than_a_convolution_is_refused(specs, layer, words):
+    with pytest.raises(ConfigError, match=words):
+        _ = locked(specs, layers=(layer,) if layer else ()).layers

@@ -19,7 +19,7 @@ from gradleak.attacks.optimization.inverting import InvertingGradients
 from gradleak.attacks.optimization.optimization_attack import known_labels
 from gradleak.errors import NumericsError
 from gradleak.models.initial import initial_weights
-from gradleak.training.adam import adam_step
+from gradleak.training.optimisers import adam_step
 from test_branches import distance_of
 
 SMALL = chain(

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import training_cases as t
 from gradleak.client import client_keys
 from gradleak.errors import ArtifactError, ConfigError, NumericsError
 from gradleak.models import files
@@ -17,22 +18,9 @@ from gradleak.models.initial import draw_key, initial_weights
 from gradleak.models.locks import is_private, private
 from gradleak.runtime.artifacts import read_tensors
 from gradleak.training import run, run_federated
-from gradleak.training.client_sampling import Federated
+from gradleak.training.clients import Federated
 from gradleak.training.engine import Trainer
-from training_cases import (
-    LOCKED,
-    SETTINGS,
-    SKIPPED,
-    SMALL,
-    accuracy,
-    dataset,
-    equal,
-    model_file,
-    paths_in,
-    split,
-    trainer,
-    with_lock,
-)
+from gradleak.training.outputs import Results
 
 FEDERATED = {"clients": 3, "share": 1.0, "local_epochs": 1, "split": "iid"}
 FEDERATED |= {"alpha": 0.5, "answering": 1.0}
@@ -48,17 +36,18 @@ def made_clients(tmp_path, models, number=3):
 
 
 def train(tmp_path, models, clients=(), seeds=2, central=False, **federated):
-    settings = SETTINGS | {"batch": 8, "federated": None if central else FEDERATED | federated}
-    train_all, paths = (run if central else run_federated).train_all, paths_in(tmp_path)
+    settings = t.SETTINGS | {"batch": 8, "federated": None if central else FEDERATED | federated}
+    paths = t.paths_in(tmp_path)
     how = {"seeds": seeds, "device": "cpu", "paths": paths, "images": "embedded"}
-    train_all(models, dataset(), settings, provenance={}, clients=clients, **how)
+    results = Results(models, t.dataset(), settings, provenance={}, clients=clients, **how)
+    (run_federated if settings["federated"] else run).train_all(results)
     assert not Path(paths["checkpoints"]).exists()
     return paths, pd.read_csv(paths["summary"]), pd.read_csv(paths["curve"])
 
 
 def test_every_network_and_seed_of_a_file_is_trained(tmp_path):
-    narrow = Chain("narrow", SMALL.input, (*SMALL.specs[:1], LinearSpec(3)))
-    paths, summary, curve = train(tmp_path, model_file(tmp_path, SMALL, narrow), central=True)
+    narrow = Chain("narrow", t.SMALL.input, (*t.SMALL.specs[:1], LinearSpec(3)))
+    paths, summary, curve = train(tmp_path, t.model_file(tmp_path, t.SMALL, narrow), central=True)
     assert len(curve) == 2 * 2 * 2
     expected = [["small", 0], ["small", 1], ["narrow", 0], ["narrow", 1]]
     assert summary[["model", "seed"]].to_numpy().tolist() == expected
@@ -67,14 +56,14 @@ def test_every_network_and_seed_of_a_file_is_trained(tmp_path):
     assert summary["client"].isna().all()
     assert curve["client"].isna().all()
     trained = files.read(paths["weights"])
-    own = trained.of(SMALL, 1)
-    assert own.keys() == with_statistics(SMALL, initial_weights(SMALL, 1)).keys()
-    assert accuracy(SMALL, own, split().test) == pytest.approx(summary["test_accuracy"][1])
+    own = trained.of(t.SMALL, 1)
+    assert own.keys() == with_statistics(t.SMALL, initial_weights(t.SMALL, 1)).keys()
+    assert t.accuracy(t.SMALL, own, t.split().test) == pytest.approx(summary["test_accuracy"][1])
     assert json.dumps(read_tensors(paths["weights"])[1]["training"]).count("best_epoch") == 4
 
 
 def test_the_curve_of_a_failed_training_is_kept_beside_its_checkpoints(tmp_path, monkeypatch):
-    models, real, calls = model_file(tmp_path, SMALL, seeds=1), Trainer.evaluate, []
+    models, real, calls = t.model_file(tmp_path, t.SMALL, seeds=1), Trainer.evaluate, []
 
     def evaluate(self, images):
         calls.append(images)
@@ -83,36 +72,35 @@ def test_the_curve_of_a_failed_training_is_kept_beside_its_checkpoints(tmp_path,
     monkeypatch.setattr(Trainer, "evaluate", evaluate)
     with pytest.raises(NumericsError, match="diverged in epoch 2"):
         train(tmp_path, models, seeds=1, central=True)
-    kept = Path(paths_in(tmp_path)["checkpoints"]) / "curve.csv"
+    kept = Path(t.paths_in(tmp_path)["checkpoints"]) / "curve.csv"
     assert list(pd.read_csv(kept)["epoch"]) == [1]
     _, _, curve = train(tmp_path, models, seeds=1, central=True)
     assert list(curve["epoch"]) == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("chain", "words"),
-    [
-        (Chain("two", SMALL.input, (*SMALL.specs[:-1], LinearSpec(2))), "two has 2 outputs, but m"),
-        (Chain("big", (3, 9, 9), SMALL.specs), r"big takes images of \[3, 9, 9\], but mine has"),
-    ],
-)
-def test_networks_that_the_images_do_not_fit_are_refused(tmp_path, chain, words):
-    with pytest.raises(ConfigError, match=words):
-        train(tmp_path, model_file(tmp_path, chain), seeds=1, central=True)
+def test_networks_that_the_images_do_not_fit_are_refused(tmp_path):
+    two = Chain("two", (3, 8, 8), (*t.SMALL.specs[:-1], LinearSpec(2)))
+    big = Chain("big", (3, 9, 9), t.SMALL.specs)
+    for chain, words in (
+        (two, "two has 2 outputs, but m"),
+        (big, r"big .* of \[3, 9, 9\], but mine"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            train(tmp_path, t.model_file(tmp_path, chain), seeds=1, central=True)
 
 
 def test_a_client_starts_with_a_key_of_its_own_and_the_servers_locks(tmp_path):
-    wide = with_lock(16, "wide")
-    models = model_file(tmp_path, LOCKED, wide)
+    wide = t.with_lock(16, "wide")
+    models = t.model_file(tmp_path, t.LOCKED, wide)
     first, second, _ = made_clients(tmp_path, models)
-    for chain in (LOCKED, wide):
+    for chain in (t.LOCKED, wide):
         for seed in range(2):
             own, other = first.of(chain, seed), second.of(chain, seed)
             server = private(models.of(chain, seed))
             assert own.keys() == server.keys() | {"conv1_key"}
-            assert equal({name: own[name] for name in server}, server)
+            assert t.same({name: own[name] for name in server}, server)
             assert own["conv1_key"].shape == (chain.layers[0].lock.key,)
-            assert equal({"conv1_key": own["conv1_key"]}, draw_key(chain, 0, seed))
+            assert t.same({"conv1_key": own["conv1_key"]}, draw_key(chain, 0, seed))
             assert not np.array_equal(own["conv1_key"], other["conv1_key"])
     again = str(tmp_path / "again.safetensors")
     client_keys.create(again, 0, models)
@@ -120,18 +108,18 @@ def test_a_client_starts_with_a_key_of_its_own_and_the_servers_locks(tmp_path):
 
 
 def test_files_of_fedkl_keep_apart_what_is_private(tmp_path):
-    other = with_lock(16, "other")
-    models = model_file(tmp_path, LOCKED, other)
+    other = t.with_lock(16, "other")
+    models = t.model_file(tmp_path, t.LOCKED, other)
     clients = made_clients(tmp_path, models)
     paths, summary, curve = train(tmp_path, models, clients)
     server = files.read(paths["weights"])
     trained = [client_keys.read(f"{paths['clients']}/{c}.safetensors") for c in range(3)]
     assert sorted(Path(paths["clients"]).iterdir()) == [Path(own.path) for own in trained]
-    for chain in (LOCKED, other):
+    for chain in (t.LOCKED, other):
         for seed in range(2):
             held = server.of(chain, seed)
             assert "conv1_key" not in held
-            assert equal(private(held), private(models.of(chain, seed)))
+            assert t.same(private(held), private(models.of(chain, seed)))
             assert not np.array_equal(held["fc1.weight"], models.of(chain, seed)["fc1.weight"])
             for own, before in zip(trained, clients, strict=True):
                 kept, start = own.of(chain, seed), before.of(chain, seed)
@@ -139,7 +127,7 @@ def test_files_of_fedkl_keep_apart_what_is_private(tmp_path):
                 assert np.array_equal(kept["conv1_key"], start["conv1_key"])
                 for name in kept.keys() - {"conv1_key"}:
                     assert not np.array_equal(kept[name], held[name])
-                accuracy(chain, {**held, **kept}, split().test)
+                t.accuracy(chain, {**held, **kept}, t.split().test)
     values = {value.tobytes() for value in server.weights.values()}
     assert not any(v.tobytes() in values for own in trained for v in own.weights.values())
     assert len(summary) == 2 * 2 * 4
@@ -156,20 +144,20 @@ def test_files_of_fedkl_keep_apart_what_is_private(tmp_path):
 
 def test_the_files_hold_one_round_together(tmp_path):
     """The server's weights and a client's lock give the accuracy of the best mean."""
-    models = model_file(tmp_path, LOCKED, seeds=1)
+    models = t.model_file(tmp_path, t.LOCKED, seeds=1)
     paths, _, curve = train(tmp_path, models, made_clients(tmp_path, models), seeds=1)
     own = curve[curve["client"] != "random"]
     means = own.groupby("epoch")["validation_accuracy"].mean()
     chosen = own[own["epoch"] == means.idxmax()].set_index("client")["validation_accuracy"]
-    held = files.read(paths["weights"]).of(LOCKED, 0)
+    held = files.read(paths["weights"]).of(t.LOCKED, 0)
     for client in range(3):
-        kept = client_keys.read(f"{paths['clients']}/{client}.safetensors").of(LOCKED, 0)
-        reached = accuracy(LOCKED, {**held, **kept}, split().validation)
+        kept = client_keys.read(f"{paths['clients']}/{client}.safetensors").of(t.LOCKED, 0)
+        reached = t.accuracy(t.LOCKED, {**held, **kept}, t.split().validation)
         assert reached == pytest.approx(chosen[str(client)])
 
 
 def test_files_of_fedavg_are_those_of_a_training_alone(tmp_path):
-    models = model_file(tmp_path, SMALL)
+    models = t.model_file(tmp_path, t.SMALL)
     paths, summary, curve = train(tmp_path, models, answering=0.6)
     assert not Path(paths["clients"]).exists()
     assert list(summary["client"]) == ["server", "server"]
@@ -180,12 +168,12 @@ def test_files_of_fedavg_are_those_of_a_training_alone(tmp_path):
     assert list(summary["dropped"]) == gone
     assert sum(gone)
     assert list(curve["epoch"]) == [1, 2, 1, 2]
-    assert files.read(paths["weights"]).of(SMALL, 1).keys() == trainer().weights().keys()
+    assert files.read(paths["weights"]).of(t.SMALL, 1).keys() == t.trainer().weights().keys()
 
 
-@pytest.mark.parametrize(("chain", "layer"), [(LOCKED, "conv1"), (SKIPPED, "conv2_skip")])
+@pytest.mark.parametrize(("chain", "layer"), [(t.LOCKED, "conv1"), (t.SKIPPED, "conv2_skip")])
 def test_a_locked_network_is_trained_alone_by_one_client(tmp_path, chain, layer):
-    models = model_file(tmp_path, chain)
+    models = t.model_file(tmp_path, chain)
     clients = made_clients(tmp_path, models, 1)
     paths, summary, _ = train(tmp_path, models, clients, central=True)
     assert list(summary["regime"]) == ["central", "central"]
@@ -194,12 +182,12 @@ def test_a_locked_network_is_trained_alone_by_one_client(tmp_path, chain, layer)
     own = client_keys.read(f"{paths['clients']}/0.safetensors")
     for seed in range(2):
         assert f"{layer}_key" not in held.of(chain, seed)
-        assert equal(private(held.of(chain, seed)), private(models.of(chain, seed)))
+        assert t.same(private(held.of(chain, seed)), private(models.of(chain, seed)))
         kept = own.of(chain, seed)
         assert f"{layer}_key" in kept
         trained = f"{layer}_lock_scale.weight"
         assert not np.array_equal(kept[trained], held.of(chain, seed)[trained])
-        reached = accuracy(chain, {**held.of(chain, seed), **kept}, split().test)
+        reached = t.accuracy(chain, {**held.of(chain, seed), **kept}, t.split().test)
         assert reached == pytest.approx(summary["test_accuracy"][seed])
 
 
@@ -208,7 +196,7 @@ def test_a_group_of_locked_and_plain_networks_trains(tmp_path, central):
     """Each as it does by itself, by FedKL and FedAvg together; the locked one has private parts."""
     number = 1 if central else 3
     how = {"seeds": 1, "central": central}
-    models = model_file(tmp_path, SMALL, LOCKED, seeds=1)
+    models = t.model_file(tmp_path, t.SMALL, t.LOCKED, seeds=1)
     clients = made_clients(tmp_path, models, number)
     paths, summary, curve = train(tmp_path, models, clients, **how)
     expected = [["small", "fedavg", "server"]]
@@ -221,24 +209,24 @@ def test_a_group_of_locked_and_plain_networks_trains(tmp_path, central):
     held = files.read(paths["weights"])
     kept = sorted(Path(paths["clients"]).iterdir())
     assert [path.stem for path in kept] == ["0", "1", "2"][:number]
-    for chain in (SMALL, LOCKED):
+    for chain in (t.SMALL, t.LOCKED):
         folder = tmp_path / chain.name
         folder.mkdir()
-        single = model_file(folder, chain, seeds=1)
+        single = t.model_file(folder, chain, seeds=1)
         its = made_clients(folder, single, number) if chain.locked else []
         alone, alone_summary, _ = train(folder, single, its, **how)
-        assert equal(held.of(chain, 0), files.read(alone["weights"]).of(chain, 0))
+        assert t.same(held.of(chain, 0), files.read(alone["weights"]).of(chain, 0))
         own = summary[summary["model"] == chain.name]["test_accuracy"]
         assert list(own) == list(alone_summary["test_accuracy"])
         for path in kept if chain.locked else []:
             ours = client_keys.read(str(path))
             assert {name.split("/")[0] for name in ours.weights} == {"locked"}
             other = client_keys.read(f"{alone['clients']}/{path.name}")
-            assert equal(ours.of(chain, 0), other.of(chain, 0))
+            assert t.same(ours.of(chain, 0), other.of(chain, 0))
 
 
 def test_clients_that_are_missing_are_named(tmp_path):
-    models = model_file(tmp_path, LOCKED, seeds=1)
+    models = t.model_file(tmp_path, t.LOCKED, seeds=1)
     clients = made_clients(tmp_path, models)
     with pytest.raises(ConfigError, match=r"clients 0 to 2 are to train it, .* of \[0, 2\]"):
         train(tmp_path, models, [clients[0], clients[2]], seeds=1)
@@ -246,39 +234,30 @@ def test_clients_that_are_missing_are_named(tmp_path):
         train(tmp_path, models, central=True)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"locked/conv1_key": None}, "client 0 has no key for conv1 of locked; delete it and ask"),
-        (
-            {"locked/conv1_key": np.zeros((1, 20), np.float32)},
-            "the key of client 0 for conv1 of locked has 20 values, but the lock takes 64; .*"
-            "or set lock.key: 20",
-        ),
-        (
-            {"locked/conv1_lock_shift.bias": None},
-            r"should have conv1_lock_shift.bias of locked of shape \(8,\), but it is none",
-        ),
-        (
-            {"locked/conv1_lock_scale.weight": np.zeros((1, 4, 64), np.float32)},
-            r"of shape \(8, 64\), but it is of shape \(4, 64\)",
-        ),
-    ],
-)
-def test_a_clients_file_that_does_not_fit_is_refused(tmp_path, change, words):
-    models = model_file(tmp_path, LOCKED, seeds=1)
-    whole = made_clients(tmp_path, models, 1)[0]
-    weights = {k: v for k, v in (whole.weights | change).items() if v is not None}
-    with pytest.raises(ArtifactError, match=words):
-        dataclasses.replace(whole, weights=weights).of(LOCKED, 0)
+MISFITS = {
+    "client 0 has no key for conv1 of locked; delete it and ask": ("conv1_key", None),
+    "the key of client 0 for conv1 of locked has 20 values, but the lock takes 64; .*"
+    "or set lock.key: 20": ("conv1_key", (1, 20)),
+    r"should have conv1_lock_shift.bias of locked of shape \(8,\), but it is": (
+        "conv1_lock_shift.bias",
+        None,
+    ),
+    r"of shape \(8, 64\), but it is of shape \(4, 64\)": ("conv1_lock_scale.weight", (1, 4, 64)),
+}
 
 
-def test_a_file_of_something_else_is_no_clients(tmp_path):
-    models = model_file(tmp_path, LOCKED, seeds=1)
+def test_a_clients_file_that_does_not_fit_is_refused(tmp_path):
+    models = t.model_file(tmp_path, t.LOCKED, seeds=1)
     whole = made_clients(tmp_path, models, 1)[0]
+    for words, (name, shape) in MISFITS.items():
+        weights = {k: v for k, v in whole.weights.items() if k != f"locked/{name}"}
+        if shape:
+            weights[f"locked/{name}"] = np.zeros(shape, np.float32)
+        with pytest.raises(ArtifactError, match=words):
+            dataclasses.replace(whole, weights=weights).of(t.LOCKED, 0)
     with pytest.raises(ArtifactError, match="is of locked, not of other; give the client its file"):
-        whole.of(with_lock(name="other"), 0)
+        whole.of(t.with_lock(name="other"), 0)
     with pytest.raises(ArtifactError, match="has 1 draws of locked, but draw 1 is asked for"):
-        whole.of(LOCKED, 1)
+        whole.of(t.LOCKED, 1)
     with pytest.raises(ArtifactError, match="is no client's file; give one of results/clients"):
         client_keys.read(str(tmp_path / "model.safetensors"))

@@ -20,24 +20,17 @@ from gradleak.models.build import load
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import draw_key, family_weights, initial_weights
 from gradleak.models.locks import Lock, private
-from gradleak.training.client_sampling import Federated
+from gradleak.training.clients import Federated
+from gradleak.training.clients import split as split_between
 from gradleak.training.data import divide
 from gradleak.training.engine import Trainer
 from gradleak.training.federated import Federation
-from gradleak.training.partition import split as split_between
 from gradleak.training.recipe import Recipe
 
 CPU = torch.device("cpu")
 RELU = Activation("relu")
-SMALL = Chain(
-    "small",
-    (3, 8, 8),
-    (
-        ConvSpec(8, (3, 3), padding=(1, 1), activation=RELU, norm="batch"),
-        ConvSpec(8, (3, 3), padding=(1, 1), activation=RELU, skip=1, norm="batch", pool="global"),
-        LinearSpec(3),
-    ),
-)
+NORMED = ConvSpec(8, (3, 3), padding=(1, 1), activation=RELU, norm="batch")
+SMALL = Chain("small", (3, 8, 8), (NORMED, replace(NORMED, skip=1, pool="global"), LinearSpec(3)))
 COUNTS = {"train": 60, "validation": 20, "test": 20}
 PLAIN = {"crop": 0, "flip": False, "precision": "float32"}
 SETTINGS = {
@@ -54,11 +47,8 @@ def with_lock(key=64, name="locked"):
 LOCKED = with_lock()
 _PROJECTED = {"filters": 6, "projection": True, "skip_lock": Lock(16, RELU)}
 # With the projection of a skip locked too.
-SKIPPED = Chain(
-    "skipped",
-    SMALL.input,
-    (LOCKED.specs[0], replace(SMALL.specs[1], **_PROJECTED), *SMALL.specs[2:]),
-)
+_SPECS = (LOCKED.specs[0], replace(SMALL.specs[1], **_PROJECTED), *SMALL.specs[2:])
+SKIPPED = Chain("skipped", SMALL.input, _SPECS)
 
 
 def dataset(images=100, side=8, seed=0):
@@ -89,13 +79,8 @@ def federation(chain=SMALL, parts=None, seed=0, recipe=None, changed=None, **fed
     places = split_between(parts.train.labels.numpy(), settings, 0)
     images = [parts.train.part(part) for part in places]
     options = {"epochs": 4, "batch": 8, "rate": 0.05, "checkpoint": 2} | (recipe or {})
-    more = (Recipe(**options), settings, seed, {"sha256": "ab"})
+    more = (settings, Recipe(**options), seed, {"sha256": "ab"})
     return Federation(chain, weights, own, images, parts, *more)
-
-
-def equal(one, other):
-    assert one.keys() == other.keys()
-    return all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def same(one, two):

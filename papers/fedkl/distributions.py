@@ -1,9 +1,8 @@
 """Activations behind the first norm, with and without key-lock (FedKL Figure 4)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -17,8 +16,7 @@ from gradleak.models import files
 from gradleak.models.build import load
 from gradleak.models.chain import Chain
 from gradleak.runtime.tidy import TABLES, Given, Row, frame
-from gradleak.training.data import Images
-from gradleak.training.outputs import split_of
+from gradleak.training.data import Images, split_of
 
 COLUMNS = [*TABLES, "left", "right", "model"]
 # Values are counted in bins of 1/FINE between ±REACH; tables give the density in bins of 1/COARSE
@@ -66,7 +64,7 @@ class Spread:
         mean, (second, third) = self.mean, self.sums[2:] / self.sums[0]
         return float((third - 3 * mean * second + 2 * mean**3) / self.sd**3)
 
-    def distance(self, other: Spread) -> float:
+    def distance(self, other: Self) -> float:
         """1-Wasserstein distance ∫ |F − G|, exact to 1/FINE for values within ±REACH."""
         one, two = (np.cumsum(each.counts) / each.sums[0] for each in (self, other))
         return float(np.abs(one - two).sum() / FINE)
@@ -180,8 +178,8 @@ def _network(
 ) -> tuple[Chain, dict[str, np.ndarray]]:
     """Chain of a model file and its weights for the first seed, with a client's private part."""
     found = files.read(path)
-    chain = next((chain for chain in found.chains if chain.name == name), None)
-    if chain is None:
-        raise ArtifactError(f"{path} has no {name}; delete it and ask Snakemake for it again.")
-    kept = {} if client is None else client_keys.read(client).of(chain, 0)
-    return chain, {**found.of(chain, 0), **kept}
+    for chain in found.chains:
+        if chain.name == name:
+            kept = {} if client is None else client_keys.read(client).of(chain, 0)
+            return chain, {**found.of(chain, 0), **kept}
+    raise ArtifactError(f"{path} has no {name}; delete it and ask Snakemake for it again.")

@@ -13,6 +13,9 @@ TRAINING_PARAMS = {
     "device": CONFIG.device,
     "images": CONFIG.images,
     "software": SOFTWARE,
+    "code": lambda wildcards: code(
+        "gradleak.training.run" + "_federated" * (wildcards.training in FEDERATED)
+    ),
     # Not an output: what a killed job leaves there is where the next one goes on.
     "checkpoints": PATHS.trained.replace(".safetensors", ".checkpoints"),
 }
@@ -40,7 +43,6 @@ rule train:
         gpu=ASK.gpu,
     params:
         **TRAINING_PARAMS,
-        code=code("gradleak.training.run"),
     message:
         "Train {wildcards.model} ({wildcards.training})"
     script:
@@ -66,18 +68,12 @@ use rule train as train_federated with:
         model=ids(ASK.open),
         training=ids(FEDERATED),
     cache: SHARED
-    params:
-        **TRAINING_PARAMS,
-        code=code("gradleak.training.run_federated"),
 
 
 use rule train_locked as train_federated_locked with:
     wildcard_constraints:
         model=ids(ASK.locked),
         training=ids(FEDERATED),
-    params:
-        **TRAINING_PARAMS,
-        code=code("gradleak.training.run_federated"),
 
 
 # Generators: trained on images that are not under attack, or from weights of a user's own. One

@@ -9,6 +9,7 @@ from gradleak.data import arrays, catalogue
 from gradleak.models import files
 from gradleak.runtime.job import job
 from gradleak.training import run, run_federated
+from gradleak.training.outputs import Results
 
 with job(snakemake) as log:
     params, output = snakemake.params, snakemake.output
@@ -16,8 +17,7 @@ with job(snakemake) as log:
     dataset = catalogue.resolve(settings["dataset"], params.images)
     paths = {key: getattr(output, key) for key in ("weights", "curve", "summary")}
     paths |= {"checkpoints": params.checkpoints, "clients": output.get("clients", "")}
-    train_all = (run_federated if settings["federated"] else run).train_all
-    train_all(
+    results = Results(
         files.read(snakemake.input.model),
         arrays.load(snakemake.input.dataset, dataset, settings["split"]),
         settings,
@@ -29,4 +29,5 @@ with job(snakemake) as log:
         code=params.code,
         clients=[client_keys.read(path) for path in snakemake.input.get("clients", [])],
     )
+    (run_federated if settings["federated"] else run).train_all(results)
     log.info("%s", Path(output.summary).read_text(encoding="utf-8"))

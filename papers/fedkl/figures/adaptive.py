@@ -1,5 +1,6 @@
 """Key-lock under attackers who know parts of it, or fit its effect."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,8 +60,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
         dataset = panel.targets.source["dataset"]
         row = name, f"(here {dataset})" if is_embedded(panel.targets) else ""
         cases.append(Case(row, entry["method"], entry["case"], panel))
-    names = words["cases"]
-    rows = list(dict.fromkeys(case.row for case in cases))
+    names, rows = words["cases"], list(dict.fromkeys(case.row for case in cases))
     top, columns = HEAD + len(rows) * (HIGH + BETWEEN) + TICKS + ABOVE, [1 + len(names)]
     grid = Grid.fit(LEFT, top, PAGE - EDGE, columns, [UNDER], 0.06, widest=WIDEST)
     with drawing(words["title"], _footer(words, cases, scale), grid.bottom) as page:
@@ -71,9 +71,9 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 def _pictured(cases: Sequence[Case]) -> Sequence[Case]:
     """Select the network, data set and attack with most cases, most pictures, clearest best."""
-    places: dict[Any, list[Case]] = {}
+    places = defaultdict[Any, list[Case]](list)
     for case in cases:
-        places.setdefault((case.row, case.method), []).append(case)
+        places[case.row, case.method].append(case)
 
     def rank(each: Sequence[Case]) -> tuple[int, int, float]:
         values = pd.concat([case.values for case in each])
@@ -163,9 +163,8 @@ def _chart(
 
 def _pictures(page: Page, grid: Grid, cases: Sequence[Case], names: Mapping[str, str]) -> None:
     first, there = cases[0], {case.name: case.panel for case in cases}
-    name, stand_in = first.row
-    example = f"Example:\n{first.method} on\n{name}"
-    _label(page, grid.tops[0] + grid.side / 2, example, stand_in)
+    example = f"Example:\n{first.method} on\n{first.row[0]}"
+    _label(page, grid.tops[0] + grid.side / 2, example, first.row[1])
     shown = [case for case in names if case in there]
     headings = (" ".join(names[case].replace("-\n", "").split()) for case in shown)
     grid.head(page, ["original", *headings], fontsize=6.5)
@@ -176,8 +175,8 @@ def _pictures(page: Page, grid: Grid, cases: Sequence[Case], names: Mapping[str,
 
 def _footer(words: Mapping[str, Any], cases: Sequence[Case], scale: str) -> str:
     sets = {case.row: case.panel.targets for case in cases}
-    failed = any(case.values.isna().any() for case in cases)
-    beyond = any(((c.values < SPAN[0]) | (c.values > SPAN[1])).any() for c in cases)
+    values = pd.concat([case.values for case in cases])
+    beyond = bool(((values < SPAN[0]) | (values > SPAN[1])).any())
     edge = f" Values beyond {SPAN[0]:g} and {SPAN[1]:g} dB are drawn there.".replace("-", MINUS)
     tried = {(case.method, case.name) for case in cases}
     absent = wording.ABSENT * (len(cases) < len(tried) * len(sets))
@@ -188,8 +187,8 @@ def _footer(words: Mapping[str, Any], cases: Sequence[Case], scale: str) -> str:
     first = (
         f"{words.get('note', '')} Points: runs, one for each draw of the weights and image (n); "
         "bars and numbers above: medians; dashed: the median without lock."
-        f"{cross * failed}{absent}{edge * beyond} PSNR with peak 1, of pixels in [0, 1]. Pictures: "
-        "the first image, with PSNR and SSIM, clipped to that range."
+        f"{cross * values.hasnans}{absent}{edge * beyond} PSNR with peak 1, of pixels in [0, 1]. "
+        "Pictures: the first image, with PSNR and SSIM, clipped to that range."
     )
     images = wording.each(sets.values())
     return wording.footer({}, [case.panel for case in cases], images, scale, first)

@@ -1,5 +1,6 @@
 """FedKL Table II: accuracy and loss over epochs, with and without key-lock."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,9 +29,9 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     and ``curves`` with the indices ``row`` and ``column``; those without curves are left out.
     """
     found = curves.read(files, words["curves"])
-    cells: dict[tuple[int, int], list[Curve]] = {}
+    cells = defaultdict[tuple[int, int], list[Curve]](list)
     for entry, curve in zip(words["curves"], found, strict=True):
-        cells.setdefault((entry["row"], entry["column"]), []).append(curve)
+        cells[entry["row"], entry["column"]].append(curve)
     rows, columns = (sorted(set(numbers)) for numbers in zip(*cells, strict=True))
     lines = [(row, metric) for row in rows for metric in METRICS]
     width = (PAGE - LEFT - 0.06) / max(len(columns), 3) - GAP
@@ -48,7 +49,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
         for line, (row, metric) in enumerate(lines):
             top = HEAD + line * (HIGH + BETWEEN)
             drawn = [page.axes(left, top, width, HIGH) for left in lefts]
-            own = [cells.get((row, column), []) for column in columns]
+            own = [cells[row, column] for column in columns]
             name = f"{words['rows'][row]['name']}\n{metric[2]}"
             _line(drawn, own, metric, name, last=line == len(lines) - 1)
     return page.figure
@@ -77,8 +78,7 @@ def _line(
         axes.margins(x=0.04)
         axes.yaxis.set_major_locator(LogLocator(numticks=4) if log else MaxNLocator(4))
         axes.yaxis.set_minor_locator(NullLocator())
-        axes.tick_params(axis="y", labelleft=place == 0, length=2, pad=2)
-        axes.tick_params(axis="x", labelbottom=last, length=2, pad=2)
+        axes.tick_params(labelleft=place == 0, labelbottom=last, length=2, pad=2)
         curves.whole_epochs(axes)
         if last:
             axes.set_xlabel("epoch", labelpad=1)

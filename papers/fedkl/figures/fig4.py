@@ -80,9 +80,8 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
             spreads = {column: _read(table, panel["row"], column) for column in SHOWN}
             below, above = (page.axes(left, top, width, HIGH) for _ in range(2))
             _densities(below, spreads)
-            entries = zip(words["curves"], found, strict=True)
-            own = [curve for entry, curve in entries if entry["panel"] == place]
-            _accuracies(below, above, own)
+            each = zip(words["curves"], found, strict=True)
+            _accuracies(below, above, [curve for e, curve in each if e["panel"] == place])
             _numbers(page, left, top + HIGH + 0.42, spreads)
     return page.figure
 
@@ -90,15 +89,14 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 def _read(table: pd.DataFrame, row: str, column: str) -> Distribution:
     own = table[(table["row"] == row) & (table["column"] == column)]
     bins = own[own["metric"] == "density"].sort_values("left")
-    rest = own[own["metric"] != "density"]
-    facts = {str(m): float(v) for m, v in zip(rest["metric"], rest["ours"], strict=True)}
+    facts: dict[Any, float]
+    facts = own[own["metric"] != "density"].set_index("metric")["ours"].astype(float).to_dict()
     if bins.empty or not facts:
         raise ArtifactError(
             f"The table holds no '{column}' of {row}; delete it and ask Snakemake for it again."
         )
-    facts["highest"] = float(bins["ours"].max())
-    edges = np.append(bins["left"], bins["right"].iloc[-1])
-    return Distribution(edges, bins["ours"].to_numpy(dtype=float), facts)
+    density, edges = bins["ours"].to_numpy(float), np.append(bins["left"], bins["right"].iloc[-1])
+    return Distribution(edges, density, facts | {"highest": float(density.max())})
 
 
 def _legend(page: Page) -> None:
@@ -112,8 +110,7 @@ def _legend(page: Page) -> None:
 
 
 def _densities(axes: Axes, spreads: Mapping[str, Distribution]) -> None:
-    low = min(spread.range[0] for spread in spreads.values())
-    high = max(spread.range[1] for spread in spreads.values())
+    low, high = np.array([spread.range for spread in spreads.values()]).T
     for column, spread in spreads.items():
         colour, fill, _ = SHOWN[column]
         if fill:
@@ -122,7 +119,7 @@ def _densities(axes: Axes, spreads: Mapping[str, Distribution]) -> None:
     # Higher peaks are cut.
     highest = {column: spread.facts["highest"] for column, spread in spreads.items()}
     top = min(TALLEST * highest["reference"], 1.08 * max(highest.values()))
-    axes.set(xlim=(low, high), ylim=(0, top))
+    axes.set(xlim=(low.min(), high.max()), ylim=(0, top))
     axes.set_xlabel("value", labelpad=1)
     axes.set_ylabel("density", labelpad=2)
     axes.yaxis.set_major_locator(MaxNLocator(4))

@@ -142,9 +142,8 @@ def _headings(page: Page, table: Table, grid: Grid, embedded: bool) -> None:
         first, *_, last = [*own] * 2
         if not group:
             continue
-        y = top - 0.05 - LINE * (1 + embedded)
-        middle = grid.middle(first, last)
-        page.text(middle, y, group, ha="center", va="bottom", weight="bold", fontsize=6.5)
+        y, style = top - 0.05 - LINE * (1 + embedded), {"ha": "center", "weight": "bold"}
+        page.text(grid.middle(first, last), y, group, va="bottom", fontsize=6.5, **style)
         extent = grid.lefts[last] + grid.side - grid.lefts[first]
         rule = page.axes(grid.lefts[first], y + 0.005, extent, 0.001)
         rule.set(xticks=[], yticks=[])
@@ -158,8 +157,8 @@ def _labels(page: Page, rows: Sequence[Line], grid: Grid) -> None:
     grid.label(page, short, weight="normal", fontsize=6.5)
     for place, (row, top) in enumerate(zip(rows, grid.tops, strict=True)):
         if row.group and (place == 0 or rows[place - 1].group != row.group):
-            middle = top + grid.side / 2
-            page.text(EDGE, middle - 0.09, row.group, weight="bold", va="bottom", fontsize=7)
+            y = top + grid.side / 2 - 0.09
+            page.text(EDGE, y, row.group, weight="bold", va="bottom", fontsize=7)
 
 
 def _cell(page: Page, table: Table, row: int, column: int, side: float) -> Cell:

@@ -12,9 +12,18 @@ from gradleak.models.locks import names_of, public
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 from papers.fedkl.proofs import networks
-from papers.fedkl.proofs.inference import Arrays, Head, head, regression, through_convolution
+from papers.fedkl.proofs.inference import (
+    EPSILON,
+    Affine,
+    Arrays,
+    Head,
+    Normalised,
+    head,
+    regression,
+    through_convolution,
+    through_norm,
+)
 from papers.fedkl.proofs.networks import CONV, HEAD, Inside, Net
-from papers.fedkl.proofs.normalised import EPSILON, Affine, Normalised, through_norm
 
 Measures = dict[str, float]
 SAMPLES = 8
@@ -49,28 +58,19 @@ def regressions(run: Run) -> dict[str, Measures]:
     one, _ = networks.regression_gradient(theta, 0.0, *sample)
     biased, d_bias = networks.regression_gradient(theta, bias, *sample)
     plain = regression(theta, one).input
-    scaled = plain * (plain @ x) / (plain @ plain)
+    free = SAMPLES * (x.size + 1) - x.size
+    scaled = relative(plain * (plain @ x) / (plain @ plain), x)
+    alone = relative(2 * x * (theta @ x - target), one)
     out: dict[str, Measures] = {
-        f"{SAMPLES} samples": {
-            "eq3": relative(summed, many),
-            "free": SAMPLES * (x.size + 1) - x.size,
-        },
-        "1 sample": {
-            "eq3": relative(2 * x * (theta @ x - target), one),
-            "free": 1,
-            "input_error_scaled": relative(scaled, x),
-        },
+        f"{SAMPLES} samples": {"eq3": relative(summed, many), "free": free},
+        "1 sample": {"eq3": alone, "free": 1, "input_error_scaled": scaled},
     }
     for words, found in (
         ("bias", regression(theta, biased, bias=bias, bias_gradient=d_bias)),
         ("output known", regression(theta, one, output=float(theta @ x))),
     ):
-        errors = {"input_error": relative(found.input, x)}
-        out[f"1 sample, {words}"] = {
-            "free": 0,
-            **errors,
-            "target_error": abs(found.target - target),
-        }
+        errors = {"free": 0, "input_error": relative(found.input, x)}
+        out[f"1 sample, {words}"] = errors | {"target_error": abs(found.target - target)}
     return out
 
 
@@ -193,32 +193,42 @@ def _input(chain: Chain, solved: Normalised, true: Inside, image: np.ndarray) ->
 
 
 def locked(net: Net, run: Run) -> Measures:
-    """Proposition 2, eq. (34) to (36): inference with the lock's gradient, and without."""
+    """Proposition 2, eq. (34) to (36): inference with the lock's gradient, without, and with a key.
+
+    ``lock_gradient_error`` is of an attacker who has the key and the lock's weights.
+    """
     chain, weights, gradients = net.captured(run.image, run.label, run.seed, norm=True)
     true = networks.inside(chain, weights, run.image, run.label)
     layer, found = chain.convolutions[0], head(weights, gradients, HEAD)
-    solved = through_norm(layer, public(weights), public(gradients), found, None)
+    seen = layer, public(weights), public(gradients), found
+    solved = through_norm(*seen, None)
     features = layer.activation.forward(true.scale[:, None] * true.u_hat + true.shift[:, None])
+    key, outputs, slopes = _lock(net, weights)
     out = {
         "label_wrong": float(found.label != run.label),
         "features_error": relative(found.features, features.ravel()),
-        **_lock_gradient(net, weights, gradients, true),
+        **_lock_gradient(gradients, true, key, slopes),
         **_input(chain, solved, true, run.image),
         "eq36": relative(true.d_s * true.scale[:, None], true.d_u_hat),
-        "scale_error": NOT_GIVEN,
-        "shift_error": NOT_GIVEN,
+        **dict.fromkeys(("scale_error", "shift_error", "lock_gradient_error"), NOT_GIVEN),
     }
     if not solved.free:
         channels = solved.channels
         out["scale_error"] = relative(solved.affine.scale, np.abs(true.scale[channels]))
         out["shift_error"] = relative(solved.affine.shift, true.shift[channels])
+    given = through_norm(*seen, Affine(*outputs))
+    if not given.free:
+        along = slopes[0][given.channels] * (given.back * given.normalised).sum(axis=1)
+        whole = gradients[f"{names_of(CONV)['weight']}.weight"][given.channels]
+        out["lock_gradient_error"] = relative(np.outer(along, key), whole)
     return out
 
 
-def _lock_gradient(net: Net, weights: Arrays, gradients: Arrays, true: Inside) -> Measures:
-    """Eq. (34) and (35), the key from the lock's gradient, and the lock's gradient from the key."""
-    scale, shift = (names_of(CONV)[part] for part in ("weight", "bias"))
-    key, _, slopes = _lock(net, weights)
+def _lock_gradient(
+    gradients: Arrays, true: Inside, key: np.ndarray, slopes: list[np.ndarray]
+) -> Measures:
+    """Eq. (34) and (35), and the key from the lock's gradient."""
+    scale, shift = names_of(CONV).values()
     d_scale, d_shift = (true.d_s * true.u_hat).sum(axis=1), true.d_s.sum(axis=1)
     whole = gradients[f"{scale}.weight"].astype(np.float64)
     found = from_delta(whole, gradients[f"{scale}.bias"].astype(np.float64))
@@ -236,22 +246,7 @@ def _lock_gradient(net: Net, weights: Arrays, gradients: Arrays, true: Inside) -
 def _lock(net: Net, weights: Arrays) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
     """The key, and outputs and slopes (O,) of the activation of the lock's two layers."""
     assert net.lock is not None
-    activation, key = Activation(net.lock), weights[f"{CONV}_key"].astype(np.float64)
-    inner = [
-        weights[f"{name}.weight"].astype(np.float64) @ key + weights[f"{name}.bias"]
-        for name in names_of(CONV).values()
-    ]
+    activation, w = Activation(net.lock), _double(weights)
+    key = w[f"{CONV}_key"]
+    inner = [w[f"{name}.weight"] @ key + w[f"{name}.bias"] for name in names_of(CONV).values()]
     return key, [activation.forward(z) for z in inner], [activation.derivative(z) for z in inner]
-
-
-def lock_gradient_from_key(net: Net, run: Run) -> Measures:
-    """Eq. (34) and (35) by an attacker who has the key and the lock's weights, not its gradient."""
-    chain, weights, gradients = net.captured(run.image, run.label, run.seed, norm=True)
-    key, outputs, (slopes, _) = _lock(net, weights)
-    seen = chain.convolutions[0], public(weights), public(gradients)
-    solved = through_norm(*seen, head(weights, gradients, HEAD), Affine(*outputs))
-    if solved.free:
-        return {"lock_gradient_error": NOT_GIVEN}
-    along = slopes[solved.channels] * (solved.back * solved.normalised).sum(axis=1)
-    whole = gradients[f"{names_of(CONV)['weight']}.weight"][solved.channels]
-    return {"lock_gradient_error": relative(np.outer(along, key), whole)}

@@ -1,5 +1,6 @@
 """The networks of FedKL's proofs, their shared gradients, and reference values from autograd."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from gradleak.models.build import load
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import draw_key, initial_weights
 from gradleak.models.locks import Lock
-from papers.fedkl.proofs.normalised import EPSILON
+from papers.fedkl.proofs.inference import EPSILON
 
 CLASSES = 10
 HIDDEN = 32
@@ -41,15 +42,9 @@ class Net:
     def chain(self, size: tuple[int, int, int], *, norm: bool) -> Chain:
         """The network for images of `size` (C, H, W), with a norm or with a bias instead."""
         lock = None if self.lock is None else Lock(self.key, Activation(self.lock))
-        conv = ConvSpec(
-            self.filters,
-            KERNEL,
-            padding=(self.padding, self.padding),
-            bias=not norm,
-            activation=Activation(self.activation),
-            norm="batch" if norm else "none",
-            lock=lock,
-        )
+        padding, kind = (self.padding, self.padding), "batch" if norm else "none"
+        own: dict[str, Any] = {"padding": padding, "bias": not norm, "norm": kind, "lock": lock}
+        conv = ConvSpec(self.filters, KERNEL, activation=Activation(self.activation), **own)
         return Chain(self.words, size, (conv, LinearSpec(CLASSES)))
 
     def captured(
@@ -71,10 +66,9 @@ def weights_of(chain: Chain, seed: int) -> dict[str, np.ndarray]:
     """Initial weights, the client's key, and γ and β of a norm as after training."""
     out = initial_weights(chain, seed) | draw_key(chain, client=0, seed=seed)
     generator = np.random.default_rng((seed, OTHERS))
-    for name, limits in (("weight", SCALES), ("bias", SHIFTS)):
-        if f"{CONV}_norm.{name}" in out:
-            filters = len(out[f"{CONV}_norm.{name}"])
-            out[f"{CONV}_norm.{name}"] = generator.uniform(*limits, filters).astype(np.float32)
+    for name, limits in ((f"{CONV}_norm.weight", SCALES), (f"{CONV}_norm.bias", SHIFTS)):
+        if name in out:
+            out[name] = generator.uniform(*limits, len(out[name])).astype(np.float32)
     return out
 
 
@@ -109,13 +103,9 @@ def inside(chain: Chain, weights: dict[str, np.ndarray], image: np.ndarray, labe
     """Values of eq. (24) to (33) from autograd, in float64."""
     module, layer = load(chain, weights, torch.float64), chain.convolutions[0]
     assert layer.norm == "batch"
-    scale: torch.Tensor
-    shift: torch.Tensor
-    if layer.lock is None:
-        norm = module.get_submodule(f"{CONV}_norm")
-        scale, shift = norm.get_parameter("weight"), norm.get_parameter("bias")
-    else:
-        scale, shift = module.unlocked(layer.name)
+    affine: Iterable[torch.Tensor]
+    affine = (module.get_parameter(f"{CONV}_norm.{n}") for n in ("weight", "bias"))
+    scale, shift = affine if layer.lock is None else module.unlocked(layer.name)
     u = module.get_submodule(CONV)(torch.from_numpy(image[None]).double())[0].flatten(1)
     mean = u.mean(1)
     variance = ((u - mean[:, None]) ** 2).mean(1)

@@ -98,15 +98,13 @@ def _measured(runs: list[Run]) -> dict[tuple[str, str], list[Measures]]:
         for column, found in measures.regressions(run).items():
             out.setdefault(("Claim 1", column), []).append(found)
     out["Claim 2", "ReLU, 32 hidden values"] = [measures.two_layers(run) for run in runs]
-    for net in NETS:
-        if net.precision == "float64":
-            out["Claim 3", net.words] = [measures.convolution(net, run) for run in runs]
-    for net in NETS:
-        out[NORM, net.words] = [measures.normalised(net, run) for run in runs]
-    for net in LOCKED:
-        out[LOCK, net.words] = [
-            measures.locked(net, run) | measures.lock_gradient_from_key(net, run) for run in runs
-        ]
+    double = [net for net in NETS if net.precision == "float64"]
+    for row, measure, nets in (
+        ("Claim 3", measures.convolution, double),
+        (NORM, measures.normalised, NETS),
+        (LOCK, measures.locked, LOCKED),
+    ):
+        out |= {(row, net.words): [measure(net, run) for run in runs] for net in nets}
     return out
 
 

@@ -58,9 +58,8 @@ class _Case:
             raise ArtifactError(f"{path} has no row of {model}; {again(path)}.")
         self.central = bool((summary["regime"] == CENTRAL).any())
         # The client of a central training also goes by that name.
-        called = summary["client"].where(
-            summary["regime"] != CENTRAL, (CENTRAL + "_" + summary["client"]).str.rstrip("_")
-        )
+        central = (CENTRAL + "_" + summary["client"]).str.rstrip("_")
+        called = summary["client"].where(summary["regime"] != CENTRAL, central)
         if summary.assign(called=called).duplicated(["called", "seed"]).any():
             raise ArtifactError(
                 f"{path} has two rows of one client and draw of {model}; {again(path)}."
@@ -71,8 +70,7 @@ class _Case:
 
     def head(self, client: str, metric: str) -> Row:
         keys = {key: self.case[key] for key in ("column", *KEYS) if key != "client"}
-        row = _words(self.case["lock"], client)
-        return {"row": row, **keys, "client": client, "metric": metric}
+        return {"row": _words(keys["lock"], client), **keys, "client": client, "metric": metric}
 
     def accuracies(self) -> Iterator[Row]:
         """Yield rows ``accuracy`` of each client, and of the mean over clients that hold a key."""
@@ -117,28 +115,22 @@ def _share(own: pd.DataFrame) -> Row:
         return out | dict.fromkeys(("ours", "low", "high", "error"), np.nan)
     share = float(own["test_accuracy"].mean())
     low, high = (100 * end for end in wilson(share, tested, LEVEL))
-    error = (high - low) / (2 * z_value(LEVEL))
-    return {**out, "ours": 100 * share, "low": low, "high": high, "error": error}
+    out |= {"ours": 100 * share, "low": low, "high": high}
+    return {**out, "error": (high - low) / (2 * z_value(LEVEL))}
 
 
 def _difference(one: Row, other: Row) -> Row:
     """`one` minus `other`, as independent shares."""
-    gap = one["ours"] - other["ours"]
-    error = float(np.hypot(one["error"], other["error"]))
+    gap, error = one["ours"] - other["ours"], float(np.hypot(one["error"], other["error"]))
     half = z_value(LEVEL) * error
-    counted = {key: one[key] + other[key] for key in ("n", "n_ok")}
-    ends = {"ours": gap, "low": gap - half, "high": gap + half, "error": error}
-    return {**counted, "tested": one["tested"], **ends}
+    counted = {"tested": one["tested"], **{key: one[key] + other[key] for key in ("n", "n_ok")}}
+    return {**counted, "ours": gap, "low": gap - half, "high": gap + half, "error": error}
 
 
 def _changes(rows: Sequence[Row]) -> list[Row]:
     """Rows ``change``: accuracy with the lock minus without it, central or federated."""
-    places = {
-        (row["network"], row["dataset"], row["split"], row["lock"], row["client"]): row
-        for row in rows
-        if row["metric"] == "accuracy"
-    }
-    out = []
+    keys, out = ("network", "dataset", "split", "lock", "client"), []
+    places = {tuple(row[key] for key in keys): row for row in rows if row["metric"] == "accuracy"}
     for (*place, lock, client), row in places.items():
         beside = {CENTRAL: CENTRAL, MEAN: SERVER}.get(client)
         plain = places.get((*place, "without", beside))
@@ -152,20 +144,16 @@ def _pairs(cases: Sequence[_Case]) -> Iterator[tuple[_Case, _Case]]:
     """Yield central trainings of a network without and with the lock."""
     keys = ("network", "dataset", "split", "training")
     for locked, plain in product(cases, repeat=2):
-        locks = locked.case["lock"], plain.case["lock"]
-        same = all(plain.case[key] == locked.case[key] for key in keys)
-        if locked.central and locks == ("with", "without") and same:
+        pair = locked.case, plain.case
+        same = all(pair[0][key] == pair[1][key] for key in keys)
+        if locked.central and same and [one["lock"] for one in pair] == ["with", "without"]:
             yield plain, locked
 
 
 def _compared(plain: _Case, locked: _Case) -> Iterator[Row]:
     """Compare the accuracies of two trainings over epochs, seed by seed."""
-    one, other = (_curve(case) for case in (plain, locked))
-    both = one.merge(other, on=["seed", "epoch"], suffixes=("_without", "_with"))
-    pairs = [
-        (own["accuracy_without"].to_numpy(), own["accuracy_with"].to_numpy())
-        for _, own in both.groupby("seed")
-    ]
+    both = _curve(plain).merge(_curve(locked), on=["seed", "epoch"])
+    pairs = [own.filter(like="accuracy").to_numpy().T for _, own in both.groupby("seed")]
     long = [pair for pair in pairs if len(pair[0]) >= FEWEST and all(np.ptp(v) > 0 for v in pair)]
     correlations = [float(np.corrcoef(*pair)[0, 1]) for pair in long]
     epochs = int(both["epoch"].nunique())
@@ -175,9 +163,8 @@ def _compared(plain: _Case, locked: _Case) -> Iterator[Row]:
     ):
         mean = float(np.mean(values)) if values else np.nan
         interval = min(values, default=np.nan), max(values, default=np.nan)
-        note = f"{words}, {epochs} epochs, validation images"
-        head = locked.head(CENTRAL, metric)
-        yield cell(head, metric, mean, note, interval, (len(pairs), len(values)))
+        note, counts = f"{words}, {epochs} epochs, validation images", (len(pairs), len(values))
+        yield cell(locked.head(CENTRAL, metric), metric, mean, note, interval, counts)
 
 
 def _curve(case: _Case) -> pd.DataFrame:

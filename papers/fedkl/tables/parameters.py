@@ -43,11 +43,8 @@ def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
         assert isinstance(last, LinearSpec)
         for classes in CLASSES:
             own = replace(chain, input=shape, specs=(*others, replace(last, outputs=classes)))
-            head = {
-                "row": entry["row"],
-                "column": f"{classes} classes",
-                "network": entry["network"],
-            }
-            head |= {"classes": classes, "input": "x".join(map(str, shape))}
+            head = {key: entry[key] for key in ("row", "network")}
+            head |= {"column": f"{classes} classes", "classes": classes}
+            head["input"] = "x".join(map(str, shape))
             rows += [cell(head, metric, *value) for metric, value in counts(own).items()]
     return frame(rows, COLUMNS, **case)

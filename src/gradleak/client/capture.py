@@ -1,6 +1,6 @@
 """Gradient capture: the gradients that a client shares in one step of federated learning."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,12 @@ from gradleak.runtime.progress import progress
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 # Smallest side of images that are processed with channels last.
 LARGE = 64
+# Losses ℓ(μ) of a margin μ.
+MARGIN: dict[str, Callable[[Tensor], Tensor]] = {
+    "logistic": lambda margin: nn.functional.softplus(-margin),
+    "exponential": lambda margin: torch.exp(-margin),
+    "hinge": lambda margin: torch.clamp(1.0 - margin, min=0.0),
+}
 
 
 def pick_device(name: str) -> torch.device:
@@ -90,6 +96,7 @@ def capture(
     module.train(chain.has_dropout and mode == "training")
     parameters = {name: value for name, value in module.named_parameters() if _is_kept(name, kept)}
     truth, parts = torch.from_numpy(labels).to(device), _parts(chain, len(images))
+    total: list[Tensor] = []
 
     def share(part: slice) -> Tensor:
         """Contribution of some of the images to the mean loss."""
@@ -101,9 +108,10 @@ def capture(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         # With known features the rest is too fast for a progress report.
-        told = _told(parts) if features is None else parts
-        found = _summed(share, list(parameters.values()), told)
-    values = (value.contiguous().cpu().numpy() for value in found)
+        for part in _told(parts) if features is None else parts:
+            found = torch.autograd.grad(share(part), list(parameters.values()))
+            total = [one.add_(other) for one, other in zip(total, found, strict=False)] or [*found]
+    values = (value.contiguous().cpu().numpy() for value in total)
     out = dict(zip(parameters, values, strict=True))
     check_gradient(chain, out)
     return out
@@ -158,18 +166,6 @@ def _layout(chain: Chain) -> torch.memory_format:
     return fast_layout(chain) if max(chain.input[1:]) >= LARGE else torch.contiguous_format
 
 
-def _summed(
-    share: Callable[[slice], Tensor], parameters: list[Tensor], parts: Iterable[slice]
-) -> list[Tensor]:
-    total: list[Tensor] = []
-    for part in parts:
-        found = torch.autograd.grad(share(part), parameters)
-        for sum_, more in zip(total, found, strict=False):
-            sum_ += more
-        total = total or list(found)
-    return total
-
-
 def _parts(chain: Chain, size: int) -> list[slice]:
     """Parts of a batch of `size` images that are processed at once."""
     at_once = images_at_once(chain)
@@ -187,14 +183,9 @@ def mean_loss(loss: str, output: Tensor, labels: Tensor) -> Tensor:
         return nn.functional.cross_entropy(output, labels)
     if loss == RAW:
         return nn.functional.nll_loss(output, labels)
-    margin = labels.to(output.dtype) * output[:, 0]
-    if loss == "logistic":
-        return nn.functional.softplus(-margin).mean()
-    if loss == "exponential":
-        return torch.exp(-margin).mean()
-    if loss == "hinge":
-        return torch.clamp(1.0 - margin, min=0.0).mean()
-    raise ConfigError(f"loss: {loss} is not known; choose one of {', '.join(LOSSES)}.")
+    if loss not in MARGIN:
+        raise ConfigError(f"loss: {loss} is not known; choose one of {', '.join(LOSSES)}.")
+    return MARGIN[loss](labels.to(output.dtype) * output[:, 0]).mean()
 
 
 def signs(
@@ -235,7 +226,7 @@ def capture_all(
     """
     _check_sizes(models, targets)
     how: dict[str, Any] = {"precision": precision, "device": pick_device(device), "mode": mode}
-    known = _Features(targets, how) if kept == "classifier" else None
+    known = _Features(targets, how.copy()) if kept == "classifier" else None
     slots: dict[str, np.ndarray] = {}
     unusable: list[dict[str, Any]] = []
     todo = list(runs(models.chains, seeds, len(targets.images)))
@@ -247,8 +238,7 @@ def capture_all(
         how |= {"loss": loss, "kept": kept, "seed": noise_seed(seed, batch)}
         try:
             features = known.of(chain, seed, weights, batch) if known else None
-            images = targets.batch(batch)
-            shared = capture(chain, weights, images, true, **how, features=features)
+            shared = capture(chain, weights, targets.batch(batch), true, **how, features=features)
         except NumericsError as error:
             shared = _no_gradient(weights, precision, kept)
             run = {"chain": chain.name, "seed": seed, "batch": batch}
@@ -273,7 +263,7 @@ class _Features:
     """Features of batches, computed once if batches share their images."""
 
     def __init__(self, targets: TargetSet, how: Mapping[str, Any]) -> None:
-        self._targets, self._how = targets, dict(how)
+        self._targets, self._how = targets, how
         self._network: tuple[str, int] | None = None
         self._kept: dict[bytes, Tensor] = {}
 
@@ -281,13 +271,12 @@ class _Features:
         """Features (K, n) of a batch, by a network with one seed's weights."""
         if self._network != (chain.name, seed):
             self._network, self._kept = (chain.name, seed), {}
-        indices = self._targets.indices
-        key = indices[batch].tobytes()
-        if key in self._kept:
-            return self._kept[key]
-        found = features_of(chain, weights, self._targets.batch(batch), **self._how)
-        if any(np.array_equal(indices[batch], other) for other in indices[batch + 1 :]):
-            self._kept[key] = found
+        own, later = self._targets.indices[batch], self._targets.indices[batch + 1 :]
+        found = self._kept.get(own.tobytes())
+        if found is None:
+            found = features_of(chain, weights, self._targets.batch(batch), **self._how)
+            if (own == later).all(axis=1).any():
+                self._kept[own.tobytes()] = found
         return found
 
 
@@ -302,18 +291,12 @@ def _check_sizes(models: ModelFile, targets: TargetSet) -> None:
 
 def _facts(models: ModelFile, targets: TargetSet, seeds: int, mode: str) -> dict[str, Any]:
     """Metadata of a gradient file that follow from its models and targets."""
-    low, high = targets.bounds
     marks = {c.name: [fingerprint(models.of(c, s)) for s in range(seeds)] for c in models.chains}
     modal = {c.name: c.is_normalised or c.has_dropout for c in models.chains}
-    return {
-        "fingerprints": marks,
-        "mode": {name: mode if depends else "evaluation" for name, depends in modal.items()},
-        "seeds": seeds,
-        "images": len(targets.images),
-        "batch": targets.size,
-        "low": low,
-        "high": high,
-    }
+    modes = {name: mode if depends else "evaluation" for name, depends in modal.items()}
+    sizes = {"seeds": seeds, "images": len(targets.images), "batch": targets.size}
+    bounds = dict(zip(("low", "high"), targets.bounds, strict=True))
+    return {"fingerprints": marks, "mode": modes, **sizes, **bounds}
 
 
 def _no_gradient(

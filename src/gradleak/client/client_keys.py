@@ -41,13 +41,12 @@ class ClientFile:
                 "its file of that model."
             )
         for layer in chain.locked:
-            why = self._misfit(chain, layer, seed)
-            if why is not None:
+            if why := self._misfit(chain, layer, seed):
                 raise ArtifactError(f"{self.path}{why}.")
         return private(select(dict(self.weights), chain.name, seed))
 
-    def _misfit(self, chain: Chain, layer: Locked, seed: int) -> str | None:
-        """Return why the private part does not fit a locked layer, None if it does."""
+    def _misfit(self, chain: Chain, layer: Locked, seed: int) -> str:
+        """Return why the private part does not fit a locked layer, empty if it does."""
         size, filters = layer.lock.key, layer.filters
         key, who = self.weights.get(f"{chain.name}/{layer.name}{KEY}"), f"client {self.client}"
         if key is None:
@@ -66,9 +65,8 @@ class ClientFile:
                     f": {who} should have {name}.{part} of {chain.name} of shape {shape}, but it "
                     f"is {what}; {AGAIN}"
                 )
-        if seed >= len(key):
-            return f" has {len(key)} draws of {chain.name}, but draw {seed} is asked for; {AGAIN}"
-        return None
+        few = f" has {len(key)} draws of {chain.name}, but draw {seed} is asked for; {AGAIN}"
+        return few if seed >= len(key) else ""
 
     def save(self, provenance: dict[str, Any]) -> None:
         """Write the file."""
@@ -107,8 +105,7 @@ def create(path: str, client: int, models: ModelFile) -> None:
     weights: dict[str, np.ndarray] = {}
     for chain in models.chains:
         own = select(models.weights, chain.name)
-        draws = range(len(next(iter(own.values()))))
-        keys = [draw_key(chain, client, seed) for seed in draws]
+        keys = [draw_key(chain, client, seed) for seed in range(len(next(iter(own.values()))))]
         drawn = {name: np.stack([key[name] for key in keys]) for name in keys[0]}
         weights |= {f"{chain.name}/{name}": v for name, v in (private(own) | drawn).items()}
     names = tuple(chain.name for chain in models.chains)

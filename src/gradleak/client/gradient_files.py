@@ -55,19 +55,13 @@ def read(path: str, chains: Iterable[Chain] = ()) -> tuple[dict[str, np.ndarray]
             elif not name.endswith(KEY):
                 check_array(tensors, key, [precision] if precision else FLOATS, array.shape)
         for chain in chains:
-            _check(tensors, metadata, chain, runs)
+            shapes = {f"{chain.name}/{n}": shape for n, shape in parameter_shapes(chain).items()}
+            found = [key for key in shapes if key in tensors]
+            if not found:
+                raise ValueError(f"it has no gradient of {chain.name}")
+            for key in found:
+                check_array(tensors, key, FLOATS, (*runs, *shapes[key]))
+            marks = metadata.get("fingerprints", {}).get(chain.name)
+            if marks is not None and len(marks) < runs[0]:
+                raise ValueError(f"fingerprints.{chain.name} lacks a draw of weights")
     return tensors, metadata
-
-
-def _check(
-    tensors: dict[str, np.ndarray], metadata: dict[str, Any], chain: Chain, runs: tuple[int, int]
-) -> None:
-    shapes = parameter_shapes(chain)
-    found = [name for name in shapes if f"{chain.name}/{name}" in tensors]
-    if not found:
-        raise ValueError(f"it has no gradient of {chain.name}")
-    for name in found:
-        check_array(tensors, f"{chain.name}/{name}", FLOATS, (*runs, *shapes[name]))
-    marks = metadata.get("fingerprints", {}).get(chain.name)
-    if marks is not None and len(marks) < runs[0]:
-        raise ValueError(f"fingerprints.{chain.name} lacks a draw of weights")

@@ -41,9 +41,6 @@ def of_lock(
     """
     if lock not in LOCK:
         raise ConfigError(f"lock: '{lock}' is not known; choose one of {', '.join(LOCK)}.")
-    out = public(gradients)
-    if lock in ("gradient", "both"):
-        out |= private(gradients)
-    if lock in ("key", "both"):
-        out |= {name: value for name, value in own.items() if is_key(name)}
-    return out
+    slopes = private(gradients) if lock in ("gradient", "both") else {}
+    keys = {name: v for name, v in own.items() if lock in ("key", "both") and is_key(name)}
+    return public(gradients) | slopes | keys

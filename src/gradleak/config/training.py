@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, model_validator
 
 from gradleak.settings import fields
-from gradleak.training.client_sampling import chosen_number
+from gradleak.training.clients import chosen_number
 
 
 class FederatedConfig(fields.Section):

@@ -1,37 +1,68 @@
 """Checkpoints of training runs: written whole or not at all, and never mistaken for another's."""
 
+import logging
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from gradleak.errors import ArtifactError, GradleakError
 from gradleak.runtime.artifacts import read_tensors, write_tensors
 
+LOG = logging.getLogger("gradleak")
 Arrays = dict[str, np.ndarray]
 OnRows = Callable[[list[dict[str, Any]]], None]
-Found = TypeVar("Found")
 GROUPS = ("weights", "momentum", "best")
 # Curve of a failed training run, beside its checkpoints.
 KEPT_CURVE = "curve.csv"
 
 
-@dataclass
-class State:
+@dataclass(kw_only=True)
+class State(ABC):
     """State of a training run after some epochs: everything that the next one depends on.
 
-    Each epoch seeds its own generator for order and augmentation, so no generator state is kept.
+    Each epoch seeds its own generators, so no state of theirs is kept.
     """
 
-    epoch: int = 0  # epochs done
+    done: int = 0  # epochs, or rounds of a federation
+    rows: list[dict[str, Any]] = field(default_factory=list)  # of the curve
+
+    @abstractmethod
+    def groups(self) -> dict[str, Arrays]:
+        """Arrays as stored in a checkpoint."""
+
+    def record(self) -> dict[str, Any]:
+        """Other fields as JSON values."""
+        return {"done": self.done, "rows": self.rows}
+
+    @classmethod
+    @abstractmethod
+    def unpack(cls, groups: Mapping[str, Arrays], record: Mapping[str, Any]) -> Self:
+        """Invert `groups` and `record`."""
+
+
+@dataclass(kw_only=True)
+class Epochs(State):
+    """State of the training of one network; its curve has one row an epoch."""
+
     weights: Arrays = field(default_factory=dict)  # parameters and running statistics
     momentum: Arrays = field(default_factory=dict)  # the optimiser's moments of the parameters
     best: Arrays = field(default_factory=dict)  # `weights` of the best validation accuracy
-    rows: list[dict[str, Any]] = field(default_factory=list)  # of the curve, one an epoch
+
+    def groups(self) -> dict[str, Arrays]:
+        """See `State`."""
+        return {group: getattr(self, group) for group in GROUPS}
+
+    @classmethod
+    def unpack(cls, groups: Mapping[str, Arrays], record: Mapping[str, Any]) -> Self:
+        """See `State`."""
+        arrays = {group: groups[group] for group in GROUPS}
+        return cls(done=int(record["done"]), rows=record["rows"], **arrays)
 
 
 @dataclass(frozen=True)
@@ -44,37 +75,24 @@ class Identity:
 
 
 WORDS = {"network": "another network", "data": "another data set", "recipe": "other settings"}
+Found = TypeVar("Found", bound=State)
 
 
-def write(
-    path: Path, identity: Identity, groups: Mapping[str, Arrays], record: Mapping[str, Any]
-) -> None:
-    """Write arrays (by group and name) and JSON values; an earlier file stays until complete."""
-    tensors = {
-        f"{group}/{name}": value for group, named in groups.items() for name, value in named.items()
-    }
-    write_tensors(path, tensors, {"identity": vars(identity), **record})
+def load(path: Path | None, identity: Identity, begun: Found, who: str, unit: str) -> Found:
+    """Read the checkpoint at `path`, which must belong to `identity`; `begun` without one.
 
-
-def read(
-    path: Path | None,
-    identity: Identity,
-    unpack: Callable[[dict[str, Arrays], dict[str, Any]], Found],
-) -> Found | None:
-    """Read the checkpoint at `path`, which must belong to `identity`; None without one.
-
-    `unpack` builds a state from groups and record; a key that it misses counts as damage. Raises
-    `ArtifactError` if the file is damaged, or of another network, data set or recipe.
+    `who` goes on, and `unit` is ``epoch`` or ``round``, in the log. Raises `ArtifactError` if the
+    file is damaged, or of another network, data set or recipe.
     """
     if path is None or not path.exists():
-        return None
+        return begun
     try:
         tensors, metadata = read_tensors(path)
         groups: dict[str, Arrays] = defaultdict(dict)
         for key, value in tensors.items():
             group, name = key.split("/", 1)
             groups[group][name] = value
-        found = unpack(groups, metadata)
+        found = begun.unpack(groups, metadata)
         theirs = {part: dict(metadata["identity"][part]) for part in WORDS}
     except (ArtifactError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise ArtifactError(
@@ -87,33 +105,35 @@ def read(
                     f"The checkpoint {path} is of {words} ({key}: {other}, not {ours}); delete it, "
                     "and training starts anew."
                 )
+    LOG.info("%s goes on after %s %d, from %s", who, unit, found.done, path)
     return found
 
 
-def save(path: Path, identity: Identity, state: State) -> None:
-    """Write the checkpoint of a training run."""
-    groups = {group: getattr(state, group) for group in GROUPS}
-    write(path, identity, groups, {"epoch": state.epoch, "rows": state.rows})
-
-
-def load(path: Path | None, identity: Identity) -> State:
-    """Read the checkpoint of a training run, as `read`; a fresh state without one."""
-
-    def unpack(groups: dict[str, Arrays], record: dict[str, Any]) -> State:
-        arrays = {group: groups[group] for group in GROUPS}
-        return State(int(record["epoch"]), rows=record["rows"], **arrays)
-
-    return read(path, identity, unpack) or State()
-
-
 def epochs(
-    path: Path | None, done: int, last: int, every: int, save: Callable[[Path], None]
+    path: Path | None,
+    identity: Identity,
+    state: State,
+    recipe: Any,
+    on_rows: OnRows,
+    pack: Callable[[], None] = lambda: None,
 ) -> Iterator[int]:
-    """Iterate from `done` to `last`; `save` after multiples of `every` and the last to `path`."""
-    for epoch in range(done, last):
+    """Iterate over the epochs of `recipe` that `state` lacks; write checkpoints to `path`.
+
+    After each, `on_rows` is called with the curve so far. Before a checkpoint, after multiples of
+    `recipe.checkpoint` and the last, `pack` puts weights into `state`.
+    """
+    for epoch in range(state.done, recipe.epochs):
         yield epoch
-        if path is not None and ((epoch + 1) % every == 0 or epoch + 1 == last):
-            save(path)
+        state.done = epoch + 1
+        on_rows(state.rows)
+        if path is not None and (
+            state.done % recipe.checkpoint == 0 or state.done == recipe.epochs
+        ):
+            pack()
+            arrays = {
+                f"{g}/{name}": v for g, own in state.groups().items() for name, v in own.items()
+            }
+            write_tensors(path, arrays, {"identity": vars(identity), **state.record()})
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -16,6 +16,9 @@ from gradleak.errors import DataError
 
 # Images enlarged at a time.
 ENLARGED = 16
+PARTS = ("train", "validation", "test")
+# Settings that determine the images of the parts.
+DRAWN = ("seed", "offset", "std", "size", "resize")
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,8 @@ class Images:
     def shape(self) -> tuple[int, int, int]:
         """(C, S, S) of an input."""
         height, width, channels = self.pixels.shape[1:]
-        if self.size.side is not None:
-            return channels, self.size.side, self.size.side
-        return channels, self.size.repeat * height, self.size.repeat * width
+        side, times = self.size.side, self.size.repeat
+        return (channels, side, side) if side else (channels, times * height, times * width)
 
     @classmethod
     def of(cls, images: np.ndarray, labels: np.ndarray, device: torch.device, **more: Any) -> Self:
@@ -57,16 +59,13 @@ class Images:
 
     def inputs(self, pixels: torch.Tensor) -> torch.Tensor:
         """Convert pixels (B, H, W, C) to inputs (B, C, S, S), channels last in memory."""
-        scaled = self._sized(pixels).to(torch.float32).div_(255.0).add_(self.offset).div_(self.std)
+        side, times = self.size.side, self.size.repeat
+        if side is not None:
+            pixels = bilinear(pixels, side)
+        elif times > 1:
+            pixels = pixels.repeat_interleave(times, 1).repeat_interleave(times, 2)
+        scaled = pixels.to(torch.float32).div_(255.0).add_(self.offset).div_(self.std)
         return scaled.permute(0, 3, 1, 2)
-
-    def _sized(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels (B, H, W, C) enlarged to the network's size (B, S, S, C), uint8."""
-        if self.size.side is not None:
-            return bilinear(pixels, self.size.side)
-        if (times := self.size.repeat) > 1:
-            return pixels.repeat_interleave(times, 1).repeat_interleave(times, 2)
-        return pixels
 
     def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Inputs and labels in order, without augmentation."""
@@ -180,7 +179,12 @@ def divide(
             )
         chosen = np.sort(order[first : first + taken])
         first += taken
-        pixels = data.images[chosen][:, :, plan.rows, plan.columns]
-        inputs = {"offset": offset, "std": std, "size": plan}
-        parts[name] = Images.of(pixels, data.labels[chosen], device, **inputs)
+        pixels, labels = data.images[chosen][:, :, plan.rows, plan.columns], data.labels[chosen]
+        parts[name] = Images.of(pixels, labels, device, offset=offset, std=std, size=plan)
     return Split(**parts)
+
+
+def split_of(data: Dataset, settings: Mapping[str, Any], device: torch.device) -> Split:
+    """Images for an entry of ``trainings``, amounts as numbers."""
+    counts = {part: settings[part] for part in PARTS}
+    return divide(data, counts, device=device, **{key: settings[key] for key in DRAWN})

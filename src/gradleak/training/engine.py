@@ -1,6 +1,5 @@
 """Training loop: one network, one split, one recipe."""
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import itemgetter
@@ -12,17 +11,15 @@ import torch
 
 from gradleak.errors import NumericsError
 from gradleak.models.chain import Chain
-from gradleak.runtime.progress import Progress, progress
+from gradleak.runtime.progress import Progress
 from gradleak.training import checkpoint
-from gradleak.training.checkpoint import Arrays, OnRows, State
+from gradleak.training.checkpoint import Arrays, Epochs, OnRows
 from gradleak.training.data import Split
 from gradleak.training.learner import Learner, arrays_of
 from gradleak.training.recipe import Recipe
 
-LOG = logging.getLogger("gradleak")
 
-
-@dataclass(frozen=True)
+@dataclass
 class Trained:
     """Result of a training run."""
 
@@ -61,8 +58,7 @@ class Trainer(Learner):
     ) -> None:
         super().__init__(chain, weights, recipe, seed, split.train.device)
         self.split = split
-        data = {**(source or {}), **split.sizes}
-        self.identity = self._identity(weights, data, code=code)
+        self.identity = self._identity(weights, {**(source or {}), **split.sizes}, code=code)
 
     def run(self, path: Path | None = None, on_epoch: OnRows = lambda rows: None) -> Trained:
         """Train to the end, and evaluate the best weights on the test images.
@@ -72,34 +68,26 @@ class Trainer(Learner):
         checkpoint stays), `ConfigError` if a batch does not fit in memory, and `ArtifactError` if
         the checkpoint is damaged or of another training run.
         """
-        state = checkpoint.load(path, self.identity)
-        if state.epoch:
-            self._restore(state)
-            LOG.info("%s goes on after epoch %d, from %s", self.chain.name, state.epoch, path)
-        epochs, steps = self.recipe.epochs, self.split.train.steps(self.recipe.batch)
-        what = f"steps of {self.chain.name}, seed {self.seed}"
+        images, recipe = self.split.train, self.recipe
+        state = checkpoint.load(path, self.identity, Epochs(), self.chain.name, "epoch")
+        self._restore(state)
 
-        def save(path: Path) -> None:
+        def pack() -> None:
             state.weights, state.momentum = self.weights(), self._momentum()
-            checkpoint.save(path, self.identity, state)
 
-        with (
-            self.within_memory(self.split.train),
-            progress(epochs * steps, what, state.epoch * steps) as bar,
-        ):
-            for epoch in checkpoint.epochs(path, state.epoch, epochs, self.recipe.checkpoint, save):
-                row = self._epoch(epoch, bar, path, state)
+        left = checkpoint.epochs(path, self.identity, state, recipe, on_epoch, pack)
+        with self.within_memory(images), self._bar(images.steps(recipe.batch), state) as bar:
+            for epoch in left:
+                row = self._epoch(epoch, bar, path)
                 if row["validation_accuracy"] > _best(state.rows)["validation_accuracy"]:
                     state.best = self.weights()
                 state.rows.append(row)
-                state.epoch = epoch + 1
-                on_epoch(state.rows)
             last = self.weights()
             self._put(state.best)
             _, accuracy = self.evaluate(self.split.test)
         return Trained(state.best, last, _best(state.rows)["epoch"], accuracy, state.rows)
 
-    def _epoch(self, epoch: int, bar: Progress, path: Path | None, state: State) -> dict[str, Any]:
+    def _epoch(self, epoch: int, bar: Progress, path: Path | None) -> dict[str, Any]:
         """One pass over the training images, then the validation images."""
         recipe, images = self.recipe, self.split.train
         steps = images.steps(recipe.batch)
@@ -109,7 +97,7 @@ class Trainer(Learner):
 
         passed = self.one_pass(images, epoch, rate, bar)
         validation_loss, validation = self.evaluate(self.split.validation)
-        self._check_finite(epoch, (passed.loss, validation_loss), path, state)
+        self._check_finite(epoch, (passed.loss, validation_loss), path)
         return {
             "epoch": epoch + 1,
             "rate": passed.rate,
@@ -123,19 +111,18 @@ class Trainer(Learner):
         held, named = self.optimiser.buffers, self.module.named_parameters()
         return arrays_of({name: held[value] for name, value in named if value in held})
 
-    def _restore(self, state: State) -> None:
+    def _restore(self, state: Epochs) -> None:
         self._put(state.weights)
         parameters = dict(self.module.named_parameters())
         for name, value in state.momentum.items():
             like = parameters[name]
             self.optimiser.buffers[like] = torch.empty_like(like).copy_(torch.from_numpy(value))
 
-    def _check_finite(
-        self, epoch: int, losses: tuple[float, float], path: Path | None, state: State
-    ) -> None:
+    def _check_finite(self, epoch: int, losses: tuple[float, float], path: Path | None) -> None:
+        """Raise `NumericsError` after `epoch` if a loss or a weight is not finite."""
         if np.isfinite(losses).all() and self.is_finite():
             return
-        kept = state.epoch - state.epoch % self.recipe.checkpoint
+        kept = epoch - epoch % self.recipe.checkpoint
         left = (
             f"the checkpoint of epoch {kept} is kept in {path}, to be moved away before a new start"
             if path is not None and kept

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -15,12 +15,11 @@ from gradleak.models.build import with_statistics
 from gradleak.models.chain import Chain
 from gradleak.models.initial import draw_key
 from gradleak.models.locks import private, public
-from gradleak.runtime.progress import Progress, progress
+from gradleak.runtime.progress import Progress
 from gradleak.training import checkpoint
-from gradleak.training.checkpoint import Arrays, OnRows
-from gradleak.training.client_sampling import Federated, chosen_number
+from gradleak.training.checkpoint import Arrays, OnRows, State
+from gradleak.training.clients import Aggregate, Federated, chosen_number
 from gradleak.training.data import Images, Split
-from gradleak.training.fedavg import Aggregate
 from gradleak.training.learner import Learner, Passed
 from gradleak.training.recipe import Recipe
 
@@ -28,7 +27,7 @@ LOG = logging.getLogger("gradleak")
 # Owners of accuracies other than numbered clients.
 SERVER, RANDOM = "server", "random"
 # Fields of `Rounds` that a checkpoint has as JSON values.
-COUNTED = ("done", "mean", "dropped", "answers", "rows")
+COUNTED = ("mean", "dropped", "answers")
 # Client number for the random key; no client has it.
 NOBODY = 2**31
 
@@ -42,43 +41,40 @@ class Best:
     test_accuracy: float = float("nan")
 
 
-@dataclass
-class Rounds:
-    """State of a federation after some rounds: everything that the next one depends on."""
+@dataclass(kw_only=True)
+class Rounds(State):
+    """State of a federation after some rounds; its curve has one row a round and client."""
 
     public: Arrays  # the server's weights
     private: list[Arrays]  # key and lock weights of each client; empty without a lock
     dropped: list[int]  # rounds in which each client was chosen and did not respond
     kept: Arrays = field(default_factory=dict)  # `public` of the best mean validation accuracy
     kept_private: list[Arrays] = field(default_factory=list)  # `private` after that round
-    done: int = 0  # rounds done
     mean: float = -1.0  # best mean validation accuracy
     best: dict[str, Best] = field(default_factory=dict)  # by client, or ``server`` and ``random``
     answers: int = 0  # number of clients' weights averaged so far
-    rows: list[dict[str, Any]] = field(default_factory=list)  # rows of the curve's CSV
 
     def groups(self) -> dict[str, Arrays]:
-        """Arrays as stored in a checkpoint."""
+        """See `State`."""
         named = {"public": self.public, "kept": self.kept}
         for group, each in (("private", self.private), ("kept", self.kept_private)):
             named |= {f"{group}{client}": own for client, own in enumerate(each)}
         return named
 
     def record(self) -> dict[str, Any]:
-        """Other fields as JSON values."""
+        """See `State`."""
         best = {who: asdict(one) for who, one in self.best.items()}
-        return {"best": best, **{key: getattr(self, key) for key in COUNTED}}
+        return super().record() | {"best": best, **{key: getattr(self, key) for key in COUNTED}}
 
-    @staticmethod
-    def unpack(groups: Mapping[str, Arrays], record: Mapping[str, Any]) -> Rounds:
-        """Invert `groups` and `record`."""
+    @classmethod
+    def unpack(cls, groups: Mapping[str, Arrays], record: Mapping[str, Any]) -> Self:
+        """See `State`."""
         clients = range(len(record["dropped"]))
         own, kept = ([groups[f"{g}{c}"] for c in clients] for g in ("private", "kept"))
         best = {who: Best(**one) for who, one in record["best"].items()}
-        more = {key: record[key] for key in COUNTED}
-        return Rounds(
-            groups["public"], own, kept=groups["kept"], kept_private=kept, best=best, **more
-        )
+        more = {key: record[key] for key in ("done", "rows", *COUNTED)}
+        more |= {"best": best, "kept": groups["kept"], "kept_private": kept}
+        return cls(public=groups["public"], private=own, **more)
 
 
 class Federation(Learner):
@@ -105,8 +101,8 @@ class Federation(Learner):
         clients: Sequence[Mapping[str, np.ndarray]],
         parts: Sequence[Images],
         split: Split,
-        recipe: Recipe,
         federated: Federated,
+        recipe: Recipe,
         seed: int,
         source: Mapping[str, Any] | None = None,
         code: str = "",
@@ -120,9 +116,10 @@ class Federation(Learner):
         super().__init__(chain, {**weights, **clients[0]}, recipe, seed, split.train.device)
         self.split, self.parts, self.federated = split, parts, federated
         self._weights, self._private = with_statistics(chain, weights), clients
-        self._random: Arrays | None = None
+        # Locks that no client trains: none, or that of a random key.
+        self._others: dict[str, Arrays] = {SERVER: {}}
         if chain.locked:
-            self._random = draw_key(chain, NOBODY, seed) | private(self._weights)
+            self._others = {RANDOM: draw_key(chain, NOBODY, seed) | private(self._weights)}
         everything = {f"{c}/{k}": v for c, own in enumerate(clients) for k, v in own.items()}
         data = {**(source or {}), **split.sizes, "clients": [len(part) for part in parts]}
         settings = {f"federated.{key}": value for key, value in asdict(federated).items()}
@@ -136,37 +133,26 @@ class Federation(Learner):
         does not fit in memory, and `ArtifactError` if the checkpoint is damaged or of another
         training run.
         """
-        state = checkpoint.read(path, self.identity, Rounds.unpack) or self._begin()
-        if state.done:
-            LOG.info("%s goes on after round %d, from %s", self.chain.name, state.done, path)
-        rounds = self.recipe.epochs
-
-        def save(path: Path) -> None:
-            checkpoint.write(path, self.identity, state.groups(), state.record())
-
-        with self.within_memory(max(self.parts, key=len)), self._bar(state) as bar:
-            for number in checkpoint.epochs(path, state.done, rounds, self.recipe.checkpoint, save):
+        begun, name = self._begin(), self.chain.name
+        state = checkpoint.load(path, self.identity, begun, name, "round")
+        settings, recipe = self.federated, self.recipe
+        part = chosen_number(settings.share, settings.clients) / settings.clients
+        steps = sum(images.steps(recipe.batch) for images in self.parts)
+        bar = self._bar(round(settings.local_epochs * part * steps), state)
+        with self.within_memory(max(self.parts, key=len)), bar:
+            for number in checkpoint.epochs(path, self.identity, state, recipe, on_round):
                 self._judge(number, state, self._round(number, state, bar))
-                state.done = number + 1
-                on_round(state.rows)
         if not state.answers:
             raise NumericsError(
-                f"{self.chain.name}: no client answered in any of {rounds} rounds, so nothing was "
-                f"trained; lower rate: {self.recipe.rate:g}, or raise federated.answering."
+                f"{name}: no client answered in any of {recipe.epochs} rounds, so nothing was "
+                f"trained; lower rate: {recipe.rate:g}, or raise federated.answering."
             )
         return state
 
     def _begin(self) -> Rounds:
         clients = [dict(own) for own in self._private]
-        return Rounds(public(self._weights), clients, [0] * len(clients))
-
-    def _bar(self, state: Rounds) -> Progress:
-        settings = self.federated
-        part = chosen_number(settings.share, settings.clients) / settings.clients
-        steps = sum(images.steps(self.recipe.batch) for images in self.parts)
-        each = round(settings.local_epochs * part * steps)
-        what = f"steps of {self.chain.name}, seed {self.seed}"
-        return progress(self.recipe.epochs * each, what, state.done * each)
+        start = public(self._weights)
+        return Rounds(public=start, private=clients, dropped=[0] * len(clients))
 
     def _round(self, number: int, state: Rounds, bar: Progress) -> dict[int, Passed]:
         """Train the clients of a round and average their weights; return the responders' passes."""
@@ -209,11 +195,8 @@ class Federation(Learner):
 
     def _judge(self, number: int, state: Rounds, passed: Mapping[int, Passed]) -> None:
         """Evaluate the server's new weights: update the best rounds, append rows to the curve."""
-        views: dict[str, Arrays] = {SERVER: {}}
-        if self._random is not None:
-            views = {str(client): own for client, own in enumerate(state.private)}
-            views[RANDOM] = self._random
-        found = {}
+        found, clients = {}, state.private if self.chain.locked else []
+        views = {str(client): own for client, own in enumerate(clients)} | self._others
         for who, own in views.items():
             self._put({**state.public, **own})
             loss, accuracy = self.evaluate(self.split.validation)
@@ -223,9 +206,8 @@ class Federation(Learner):
                 tested = self.evaluate(self.split.test)[1]
                 state.best[who] = Best(number + 1, accuracy, tested)
             found[who] = accuracy
-            row = {"client": who, "epoch": number + 1}
-            row["rate"] = self.recipe.rate_at(number, self.recipe.epochs)
-            row |= self._trained(who, passed)
+            rate = self.recipe.rate_at(number, self.recipe.epochs)
+            row = {"client": who, "epoch": number + 1, "rate": rate, **self._trained(who, passed)}
             state.rows.append(row | {"validation_loss": loss, "validation_accuracy": accuracy})
         mean = float(np.mean([value for who, value in found.items() if who != RANDOM]))
         if mean > state.mean:

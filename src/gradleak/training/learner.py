@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 import torch
 from torch.nn import functional
 
@@ -15,14 +16,17 @@ from gradleak.errors import ConfigError
 from gradleak.models.build import check_norms, fast_layout, load, with_statistics
 from gradleak.models.chain import Chain
 from gradleak.models.files import fingerprint
-from gradleak.runtime.progress import Progress
-from gradleak.training.checkpoint import Arrays, Identity
+from gradleak.runtime.progress import Progress, progress
+from gradleak.training.checkpoint import Arrays, Identity, State
 from gradleak.training.data import Images
-from gradleak.training.memory import bytes_kept, largest_batch
 from gradleak.training.recipe import Recipe, arithmetic, autocast
 
 # Images per forward pass without a backward pass.
 EVALUATED = 500
+# Gradients of kept tensors and workspace of convolutions, relative to the kept bytes.
+OVERHEAD = 1.5
+# Share of the free memory that training may use.
+SHARE = 0.9
 
 
 class Passed(NamedTuple):
@@ -59,6 +63,11 @@ class Learner:
         network = [self.chain.describe(), fingerprint(weights)]
         own = {"seed": self.seed, "arithmetic": self.kind, "device": self.device.type}
         return identity_of(self.chain.name, network, data, self.recipe, **own, **more)
+
+    def _bar(self, steps: int, state: State) -> Progress:
+        """Progress in steps, of which each epoch or round has `steps`."""
+        what = f"steps of {self.chain.name}, seed {self.seed}"
+        return progress(self.recipe.epochs * steps, what, state.done * steps)
 
     def one_pass(
         self,
@@ -181,11 +190,41 @@ class Learner:
         )
 
 
+def bytes_kept(loss: Callable[[], torch.Tensor]) -> int:
+    """Bytes that a forward pass keeps for the backward pass, each storage once."""
+    sizes: dict[int, int] = {}
+
+    def keep(value: torch.Tensor) -> torch.Tensor:
+        storage = value.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+        kept = loss()
+    # The graph keeps the storages alive, so that no address is reused.
+    del kept
+    return sum(sizes.values())
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free on a device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available)
+
+
+def largest_batch(per_image: float, fixed: float, device: torch.device) -> int:
+    """Batch that fits in free memory for training, a power of two up to 2^20; 0 if none does.
+
+    `per_image` are the bytes that an image keeps for the backward pass, `fixed` those of any batch.
+    """
+    most = (SHARE * free_bytes(device) - fixed) / (OVERHEAD * max(per_image, 1.0))
+    return 0 if most < 1 else 2 ** min(20, int(most).bit_length() - 1)
+
+
 def arrays_of(tensors: Mapping[str, torch.Tensor]) -> Arrays:
     """Copies of tensors as arrays."""
-    return {
-        name: value.detach().contiguous().cpu().numpy().copy() for name, value in tensors.items()
-    }
+    return {n: value.detach().contiguous().cpu().numpy().copy() for n, value in tensors.items()}
 
 
 def identity_of(

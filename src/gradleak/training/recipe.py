@@ -1,12 +1,13 @@
 """Training settings and learning rate schedules."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 
-from gradleak.training.sgd import Sgd
+from gradleak.training.optimisers import Sgd
 
 PRECISIONS = ("auto", "mixed", "float32")
 
@@ -49,6 +50,13 @@ class Recipe:
         """SGD over all parameters of a network."""
         own = {key: getattr(self, key) for key in ("momentum", "nesterov", "weight_decay")}
         return Sgd(module.parameters(), **own)
+
+
+def recipe_of(settings: Mapping[str, Any]) -> Recipe:
+    """Recipe from an entry of ``trainings``, amounts as numbers."""
+    known = {field.name for field in fields(Recipe)}
+    chosen = {key: value for key, value in settings.items() if key in known}
+    return Recipe(**{**chosen, "milestones": tuple(chosen["milestones"])})
 
 
 def arithmetic(precision: str, device: torch.device) -> str:

@@ -1,12 +1,9 @@
-"""Train every network of a model file by itself: weights, curves, and accuracies."""
+"""Train every network of a model file by itself."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from gradleak.client.client_keys import ClientFile
-from gradleak.data.arrays import Dataset
 from gradleak.errors import ConfigError
-from gradleak.models import files
 from gradleak.models.chain import Chain
 from gradleak.training.checkpoint import Arrays
 from gradleak.training.engine import Trainer
@@ -15,47 +12,38 @@ from gradleak.training.outputs import Results
 REGIME = "central"
 
 
-def train_all(
-    models: files.ModelFile,
-    data: Dataset,
-    settings: Mapping[str, Any],
-    *,
-    provenance: dict[str, Any],
-    code: str = "",
-    clients: Sequence[ClientFile] = (),
-    **how: Any,
-) -> None:
+def train_all(results: Results) -> None:
     """Train every chain under every seed and write the results.
 
-    `models`, `data`, `settings` and `how` are those of `gradleak.training.outputs.Results`,
-    `provenance` that of the model file and clients' files. Checkpoints of another hash `code` are
-    not resumed. For locked networks `clients` holds the one client that trains them. Raises
-    `ConfigError` if a network has fewer outputs than the data set has classes, takes other images,
-    or is locked and there is no client.
+    Raises `ConfigError` if a network has fewer outputs than the data set has classes, takes other
+    images, or is locked and the client is missing.
     """
-    results = Results(models, data, settings, **how)
+    split, recipe = results.split, results.recipe
     for chain, seed in results.networks():
-        weights = models.of(chain, seed) | _private(chain, seed, clients)
-        trainer = Trainer(chain, weights, results.split, results.recipe, seed, results.source, code)
-        found = results.run(trainer.run, chain, seed)
-        best = next(row for row in found.rows if row["epoch"] == found.epoch)
-        results.tell(
-            trainer,
-            best_epoch=found.epoch,
-            validation_accuracy=best["validation_accuracy"],
-            test_accuracy=found.accuracy,
-            regime=REGIME,
-            client="",
-            dropped=0,
-        )
-        results.keep(chain, seed, found.weights, [found.weights] if chain.locked else [])
-    results.save(provenance, clients)
+        weights = results.models.of(chain, seed) | _of_one(chain, seed, results.clients)
+        last = recipe, seed, results.source, results.code
+        _tell(results, Trainer(chain, weights, split, *last))
+    results.save()
 
 
-def _private(chain: Chain, seed: int, clients: Sequence[ClientFile]) -> Arrays:
+def _of_one(chain: Chain, seed: int, clients: Sequence[ClientFile]) -> Arrays:
     """Key and lock of the client that trains a locked network."""
     if not chain.locked:
         return {}
     if not clients:
         raise ConfigError(f"{chain.name} is locked; name the client's file that has its key.")
     return clients[0].of(chain, seed)
+
+
+def _tell(results: Results, trainer: Trainer) -> None:
+    found = results.run(trainer, trainer.run)
+    results.tell(
+        trainer,
+        best_epoch=found.epoch,
+        validation_accuracy=found.rows[found.epoch - 1]["validation_accuracy"],
+        test_accuracy=found.accuracy,
+        regime=REGIME,
+        client="",
+        dropped=0,
+    )
+    results.keep(trainer, found.weights, [found.weights])

@@ -1,55 +1,39 @@
-"""Let clients train every network of a model file together: FedAvg and FedKL."""
+"""Train every network of a model file by clients together: FedAvg and FedKL."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from gradleak.client.client_keys import ClientFile
-from gradleak.data.arrays import Dataset
 from gradleak.errors import ConfigError
-from gradleak.models import files
 from gradleak.models.chain import Chain
 from gradleak.training.checkpoint import Arrays
-from gradleak.training.client_sampling import Federated
-from gradleak.training.federated import RANDOM, SERVER, Federation, Rounds
+from gradleak.training.clients import Federated, split
+from gradleak.training.federated import RANDOM, SERVER, Federation
 from gradleak.training.outputs import Results
-from gradleak.training.partition import split as split_between
 
 AVERAGED, LOCKED = "fedavg", "fedkl"
 
 
-def train_all(
-    models: files.ModelFile,
-    data: Dataset,
-    settings: Mapping[str, Any],
-    *,
-    provenance: dict[str, Any],
-    code: str = "",
-    clients: Sequence[ClientFile] = (),
-    **how: Any,
-) -> None:
+def train_all(results: Results) -> None:
     """Train every chain under every seed and write the results.
 
-    Parameters and errors are those of `gradleak.training.run.train_all`; `clients` are all clients
-    of locked networks, in order. Raises `DataError` if a client would have no image.
+    Raises `ConfigError` if a network has fewer outputs than the data set has classes, takes other
+    images, or is locked and clients are missing, and `DataError` if a client would have no image.
     """
-    federated = Federated(**settings["federated"])
-    results = Results(models, data, settings, **how)
-    train = results.split.train
-    places = split_between(train.labels.cpu().numpy(), federated, settings["seed"])
+    federated, train = Federated(**results.settings["federated"]), results.split.train
+    places = split(train.labels.cpu().numpy(), federated, results.settings["seed"])
     parts = [train.part(own) for own in places]
     for chain, seed in results.networks():
-        private = _private(chain, seed, clients, federated.clients)
-        federation = Federation(
-            chain, models.of(chain, seed), private, parts, results.split, results.recipe, federated,
-            seed, results.source, code,
-        )  # fmt: skip
-        found = results.run(federation.run, chain, seed)
-        _tell(results, federation, found)
-        results.keep(chain, seed, found.kept, found.kept_private if chain.locked else [])
-    results.save(provenance, clients)
+        weights = results.models.of(chain, seed)
+        private = _of_all(chain, seed, results.clients, federated.clients)
+        last = results.recipe, seed, results.source, results.code
+        _tell(
+            results,
+            Federation(chain, weights, private, parts, results.split, federated, *last),
+        )
+    results.save()
 
 
-def _private(chain: Chain, seed: int, clients: Sequence[ClientFile], number: int) -> list[Arrays]:
+def _of_all(chain: Chain, seed: int, clients: Sequence[ClientFile], number: int) -> list[Arrays]:
     """Key and lock of each client; empty if the network is not locked."""
     if not chain.locked:
         return [{} for _ in range(number)]
@@ -62,7 +46,8 @@ def _private(chain: Chain, seed: int, clients: Sequence[ClientFile], number: int
     return [client.of(chain, seed) for client in clients]
 
 
-def _tell(results: Results, federation: Federation, found: Rounds) -> None:
+def _tell(results: Results, federation: Federation) -> None:
+    found = results.run(federation, federation.run)
     for who, best in found.best.items():
         columns = {"dropped": sum(found.dropped) if who == SERVER else 0}
         if who not in (SERVER, RANDOM):
@@ -77,3 +62,4 @@ def _tell(results: Results, federation: Federation, found: Rounds) -> None:
             client=who,
             **columns,
         )
+    results.keep(federation, found.kept, found.kept_private)

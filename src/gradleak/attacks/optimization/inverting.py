@@ -54,7 +54,7 @@ class CosineSearch(FirstOrder):
         import torch
 
         from gradleak.attacks.optimization.engine.search_batch import Best
-        from gradleak.training.adam import adam_step
+        from gradleak.training.optimisers import adam_step
 
         x = members.starts.clone().requires_grad_()
         bounds = np.array([(view.low, view.high) for view in views])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
@@ -76,15 +77,13 @@ class Combs:
         last = chain.convolutions[-1]
         self.filters, self.grid, self.size = last.shape.filters, last.grid, chain.input[1:]
         self._first, self._step, self._field = [0, 0], [1, 1], [1, 1]
-        for layer in chain.convolutions:
-            for axis in (0, 1):
-                shape = layer.shape
-                windows = [(shape.kernel[axis], shape.stride[axis], shape.padding[axis])]
-                windows += _pool_windows(layer.pool, shape.output[axis])
-                for kernel, stride, padding in windows:
-                    self._first[axis] -= self._step[axis] * padding
-                    self._field[axis] += self._step[axis] * (kernel - 1)
-                    self._step[axis] *= stride
+        for layer, axis in product(chain.convolutions, (0, 1)):
+            shape = layer.shape
+            windows = [(shape.kernel[axis], shape.stride[axis], shape.padding[axis])]
+            for kernel, stride, padding in windows + _pool_windows(layer.pool, shape.output[axis]):
+                self._first[axis] -= self._step[axis] * padding
+                self._field[axis] += self._step[axis] * (kernel - 1)
+                self._step[axis] *= stride
         self.spacing = [
             min(count, -(-field // step))
             for count, field, step in zip(self.grid, self._field, self._step, strict=True)
@@ -102,14 +101,13 @@ class Combs:
         maps = features.unflatten(1, (self.filters, *self.grid))
         squares = torch.zeros_like(maps)
         for channel in progress(range(self.filters), "channels"):
-            for down in range(self.spacing[0]):
-                for across in range(self.spacing[1]):
-                    place = np.s_[:, channel, down :: self.spacing[0], across :: self.spacing[1]]
-                    if not maps[place].any():
-                        continue  # counts as 0, whatever its derivative
-                    # Images are independent, and so are features so far apart.
-                    (found,) = torch.autograd.grad(maps[place].sum(), images, retain_graph=True)
-                    squares[place] = self._fields(found.square().sum(1), down, across)
+            for down, across in product(*map(range, self.spacing)):
+                place = np.s_[:, channel, down :: self.spacing[0], across :: self.spacing[1]]
+                if not maps[place].any():
+                    continue  # counts as 0, whatever its derivative
+                # Images are independent, and so are features so far apart.
+                (found,) = torch.autograd.grad(maps[place].sum(), images, retain_graph=True)
+                squares[place] = self._fields(found.square().sum(1), down, across)
         return squares.sqrt().flatten(1)
 
     def _fields(self, values: Tensor, down: int, across: int) -> Tensor:
@@ -131,8 +129,5 @@ class Combs:
 
 def _pool_windows(pool: str, size: int) -> list[tuple[int, int, int]]:
     """Kernel, stride and padding of a layer's pool along an axis of `size`, if it has one."""
-    if pool == "global":
-        return [(size, 1, 0)]
-    if pool == "max3":
-        return [(3, POOL, 1)]
-    return [] if pool == "none" else [(POOL, POOL, 0)]
+    known = {"none": [], "global": [(size, 1, 0)], "max3": [(3, POOL, 1)]}
+    return known.get(pool, [(POOL, POOL, 0)])

@@ -1,6 +1,5 @@
 """Training of the class-conditional autoencoder; a job that was killed resumes."""
 
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,13 +12,12 @@ import torch
 from gradleak.errors import NumericsError
 from gradleak.runtime.progress import Progress, progress
 from gradleak.training import checkpoint
-from gradleak.training.adam import adam_step
-from gradleak.training.checkpoint import Arrays, OnRows, State
+from gradleak.training.checkpoint import Arrays, Epochs, OnRows
 from gradleak.training.data import Images
 from gradleak.training.generators.conditional_vae import Autoencoder, Sizes, loss_of
 from gradleak.training.learner import arrays_of, identity_of, seed_of
+from gradleak.training.optimisers import adam_step
 
-LOG = logging.getLogger("gradleak")
 CURVE = ("epoch", "rate", "loss", "mse", "kl")
 
 
@@ -73,21 +71,17 @@ class Trainer:
         epoch. Raises `NumericsError` if the loss is no longer finite (the last checkpoint stays),
         and `ArtifactError` if the checkpoint is damaged or of another training run.
         """
-        state = checkpoint.load(path, self.identity)
-        if state.epoch:
+        state = checkpoint.load(path, self.identity, Epochs(), "the generator", "epoch")
+        if state.done:
             self._restore(state)
-            LOG.info("the generator goes on after epoch %d, from %s", state.epoch, path)
-        epochs, steps = self.recipe.epochs, self.images.steps(self.recipe.batch)
+        recipe, steps = self.recipe, self.images.steps(self.recipe.batch)
 
-        def save(path: Path) -> None:
+        def pack() -> None:
             state.weights, state.momentum = self.weights(), arrays_of(self._moments)
-            checkpoint.save(path, self.identity, state)
 
-        with progress(epochs * steps, "steps", state.epoch * steps) as bar:
-            for epoch in checkpoint.epochs(path, state.epoch, epochs, self.recipe.checkpoint, save):
+        with progress(recipe.epochs * steps, "steps", state.done * steps) as bar:
+            for epoch in checkpoint.epochs(path, self.identity, state, recipe, on_epoch, pack):
                 state.rows.append(self._epoch(epoch, bar))
-                state.epoch = epoch + 1
-                on_epoch(state.rows)
         return state.rows
 
     def _epoch(self, epoch: int, bar: Progress) -> dict[str, Any]:
@@ -138,7 +132,7 @@ class Trainer:
         return arrays_of(self._parameters)
 
     @torch.no_grad()
-    def _restore(self, state: State) -> None:
+    def _restore(self, state: Epochs) -> None:
         stored = state.weights | state.momentum
         for name, value in (self._parameters | self._moments).items():
             value.copy_(torch.from_numpy(stored[name]))
