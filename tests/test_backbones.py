@@ -23,9 +23,6 @@ from settings_files import whole
 NETWORKS = tuple(backbones.BACKBONES)
 
 
-# --- Reading -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("network", NETWORKS)
 def test_torchvisions_files_and_ours_are_read_alike(network, tmp_path):
     expected = tensors(network)
@@ -95,30 +92,18 @@ def test_a_damaged_file_is_refused(name, content, tmp_path, monkeypatch):
     assert not Path("harmed").exists()
 
 
-def changed(kind):
-    found = tensors("alex")
-    key = "features.3.weight"
-    if kind == "another network":
-        return tensors("vgg"), "features.0.weight has shape (64, 3, 3, 3) where (64, 3, 11, 11)"
-    if kind == "half":
-        return {**found, key: found[key].half()}, f"{key} has type float16 where float32"
-    if kind == "nan":
-        found[key][0, 0, 0, 0] = float("nan")
-        return found, f"{key} holds NaN"
-    del found[key]
-    return found, f"{key} is missing"
-
-
-@pytest.mark.parametrize("kind", ["another network", "half", "nan", "incomplete"])
-def test_a_file_of_something_else_is_refused(kind, tmp_path):
-    path = tmp_path / "alex.safetensors"
-    weights, words = changed(kind)
-    safetensors.torch.save_file(weights, path)
-    with refused(path, "does not hold the weights of AlexNet", words, "delete it"):
-        backbones.read(path, "alex")
-
-
-# --- Downloading ---------------------------------------------------------------------------------
+def test_a_file_of_something_else_is_refused(tmp_path):
+    path, key, alex = tmp_path / OURS, "features.3.weight", tensors("alex")
+    for change, words in (
+        (tensors("vgg"), "features.0.weight has shape (64, 3, 3, 3) where (64, 3, 11, 11)"),
+        ({key: alex[key].half()}, f"{key} has type float16 where float32"),
+        ({key: alex[key] * float("nan")}, f"{key} holds NaN"),
+        ({key: None}, f"{key} is missing"),
+    ):
+        weights = {name: value for name, value in (alex | change).items() if value is not None}
+        safetensors.torch.save_file(weights, path)
+        with refused(path, "does not hold the weights of AlexNet", words, "delete it"):
+            backbones.read(path, "alex")
 
 
 def test_files_and_checksums_are_torchvisions():
@@ -132,11 +117,9 @@ def test_files_and_checksums_are_torchvisions():
 
 
 @pytest.fixture
-def served(server, tmp_path, monkeypatch):
+def served(server, monkeypatch):
     """A server that has an untrained AlexNet under a name with its checksum."""
-    path = tmp_path / "made.pth"
-    torch.save({**tensors("alex"), "classifier.1.weight": torch.ones(2, 2)}, path)
-    content = path.read_bytes()
+    content = saved({**tensors("alex"), "classifier.1.weight": torch.ones(2, 2)})
     name = f"alexnet-owt-{hashlib.sha256(content).hexdigest()[:8]}.pth"
     server.files[name] = content
     own = replace(backbones.BACKBONES["alex"], file=name)
@@ -188,8 +171,6 @@ def test_without_a_server_it_says_where_the_file_belongs(served, tmp_path):
         backbones.make(tmp_path / "lpips" / "alex.safetensors", "alex", served.url)
 
 
-# --- The rules -----------------------------------------------------------------------------------
-
 SCORES = "results/scores/embedded-smoke/{}/cnn3_v1_tanh/none/rgap.csv"
 
 
@@ -206,35 +187,25 @@ def workflow(tmp_path_factory):
 
 
 def dry_run(folder, *targets):
+    """Networks that would be made, and the inputs of the scores of either paper."""
     done = rule_trees.run(folder, "--dry-run", "--verbose", *targets)
     assert done.returncode == 0, done.stdout
-    return done.stdout
-
-
-def inputs(output, target):
-    found = re.search(rf"input: ([^\n]*)\n +output: {re.escape(target)}\n", output)
-    assert found is not None, output
-    return found[1].split(", ")
-
-
-def networks_made(output):
-    found = re.search(r"^lpips_network +(\d+)$", output, re.MULTILINE)
-    return 0 if found is None else int(found[1])
+    made = re.findall(r"^lpips_network +(\d+)$", done.stdout, re.MULTILINE)
+    jobs = re.findall(r"input: ([^\n]*)\n +output: (\S+)\n", done.stdout)
+    inputs = {output: named.split(", ") for named, output in jobs}
+    return sum(map(int, made[:1])), *(
+        inputs.get(SCORES.format(f"{p}_pair")) for p in ("fedkl", "copa")
+    )
 
 
 def test_what_is_there_is_an_input_of_fedkls_scores_and_made_by_no_rule(workflow):
-    folder = workflow / "data" / "lpips"
+    scores = [SCORES.format(f"{paper}_pair") for paper in ("fedkl", "copa")]
     made = [f"data/lpips/{network}.safetensors" for network in NETWORKS]
-    scores = {paper: SCORES.format(f"{paper}_pair") for paper in ("fedkl", "copa")}
-    without = dry_run(workflow, *made, *scores.values())
-    assert networks_made(without) == 3
-    before = {paper: inputs(without, target) for paper, target in scores.items()}
-    folder.mkdir(parents=True)
-    (folder / "alex.safetensors").write_bytes(b"")
-    (folder / "vgg16-397923af.pth").write_bytes(b"")
-    have = dry_run(workflow, *scores.values())
-    assert networks_made(have) == 0
-    assert networks_made(dry_run(workflow, "lpips")) == 2
+    number, fedkl, copa = dry_run(workflow, *made, *scores)
+    assert number == 3
     weights = ["data/lpips/alex.safetensors", "data/lpips/vgg16-397923af.pth"]
-    assert inputs(have, scores["fedkl"]) == [*before["fedkl"], *weights]
-    assert inputs(have, scores["copa"]) == before["copa"]
+    (workflow / "data" / "lpips").mkdir(parents=True)
+    for name in weights:
+        (workflow / name).write_bytes(b"")
+    assert dry_run(workflow, *scores) == (0, [*fedkl, *weights], copa)
+    assert dry_run(workflow, "lpips")[0] == 2

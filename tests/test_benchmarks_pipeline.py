@@ -92,8 +92,8 @@ def test_few_images_and_steps_make_a_config_that_is_accepted():
     raw = whole()
     plain = gradleak_config.load(raw).model_dump(mode="json", exclude_unset=True)
     few = gradleak_config.load(raw | threads.shortened(plain))
-    assert max(few.amount(e.seeds) for e in few.experiments.values()) == 1
-    counts = [few.amount(t.count) for t in few.targets.values() if t.count is not None]
+    assert max(e.seeds for e in few.experiments.values()) == 1
+    counts = [t.count for t in few.targets.values() if t.count is not None]
     assert max(counts) == threads.FEW["count"]
     assert few.attacks["dlg"].iterations == threads.FEW["iterations"]
     assert few.models == gradleak_config.load(raw).models

@@ -80,21 +80,22 @@ def mnist():
     return type("SmallMNIST", (datasets.MNIST,), {"resources": resources}), files, images
 
 
-def install(monkeypatch, server, small, files):
-    monkeypatch.setattr(official, "torchvision_class", lambda dataset: small)
-    server.files.update(files)
-
-
 @pytest.fixture
 def downloaded(tmp_path, monkeypatch, server):
     """Serve small files, and download them into the folder ``raw``."""
 
     def download(dataset, small, files):
-        install(monkeypatch, server, small, files)
+        monkeypatch.setattr(official, "torchvision_class", lambda dataset: small)
+        server.files.update(files)
         official.download(tmp_path / "raw" / "MD5SUMS", dataset, server.url)
         return tmp_path / "raw"
 
     return download
+
+
+@pytest.fixture
+def file(server):
+    return remote(server)
 
 
 def test_the_official_addresses_and_checksums_are_torchvisions():
@@ -158,24 +159,23 @@ def test_files_that_are_there_are_not_fetched_again(tmp_path, downloaded, server
     assert [name for name, _ in server.requests] == list(files)[1:]
 
 
-def test_progress_is_shown(monkeypatch, tmp_path, server, capsys):
+def test_progress_is_shown(monkeypatch, tmp_path, file, capsys):
     monkeypatch.setattr(progress, "LINES", 0.0)
     monkeypatch.setattr(progress._DISPLAY, "job", "download")
-    download.fetch(remote(server), tmp_path)
-    size = len(server.files["file.bin"]) / 1e6
-    assert f"download: {size:.1f} of {size:.1f} MB, file.bin" in capsys.readouterr().err
+    download.fetch(file, tmp_path)
+    assert "download: 0.0 of 0.0 MB, file.bin" in capsys.readouterr().err
 
 
-def test_a_cut_transfer_is_resumed_within_the_call(tmp_path, server):
-    file, server.cuts = remote(server), [3000, 2000]
+def test_a_cut_transfer_is_resumed_within_the_call(tmp_path, server, file):
+    server.cuts = [3000, 2000]
     path = download.fetch(file, tmp_path)
     assert path.read_bytes() == server.files["file.bin"]
     assert [wanted for _, wanted in server.requests] == [None, "bytes=3000-", "bytes=5000-"]
     assert not download.part_path(path).exists()
 
 
-def test_a_cut_transfer_is_resumed_by_the_next_call(tmp_path, server):
-    file, server.cuts = remote(server), [3000]
+def test_a_cut_transfer_is_resumed_by_the_next_call(tmp_path, server, file):
+    server.cuts = [3000]
     with refused("file.bin", "broke off after 3000 bytes of 10000", "run again", tmp_path):
         download.fetch(file, tmp_path, attempts=1)
     assert download.part_path(tmp_path / "file.bin").stat().st_size == 3000
@@ -185,23 +185,20 @@ def test_a_cut_transfer_is_resumed_by_the_next_call(tmp_path, server):
     assert server.requests[-1] == ("file.bin", "bytes=3000-")
 
 
-def test_without_ranges_a_cut_transfer_starts_anew(tmp_path, server):
-    file, server.cuts, server.ranges = remote(server), [3000], False
-    path = download.fetch(file, tmp_path)
-    assert path.read_bytes() == server.files["file.bin"]
+def test_without_ranges_a_cut_transfer_starts_anew(tmp_path, server, file):
+    server.cuts, server.ranges = [3000], False
+    assert download.fetch(file, tmp_path).read_bytes() == server.files["file.bin"]
     assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize("part", [b"x" * 3000, b"x" * 10000, b"x" * 20000, b"0123456789" * 1000])
-def test_a_part_that_does_not_fit_is_fetched_anew(tmp_path, server, part):
-    file = remote(server)
+def test_a_part_that_does_not_fit_is_fetched_anew(tmp_path, server, file, part):
     download.part_path(tmp_path / "file.bin").write_bytes(part)
     assert download.fetch(file, tmp_path).read_bytes() == server.files["file.bin"]
     assert (len(server.requests) == 1) == (part == server.files["file.bin"])
 
 
-def test_an_altered_download_is_refused_and_not_kept(tmp_path, server):
-    file = remote(server)
+def test_an_altered_download_is_refused_and_not_kept(tmp_path, server, file):
     server.files["file.bin"] = b"z" + server.files["file.bin"][1:]
     with refused("file.bin", md5(server.files["file.bin"]), file.digest, "try again"):
         download.fetch(file, tmp_path)
@@ -209,52 +206,44 @@ def test_an_altered_download_is_refused_and_not_kept(tmp_path, server):
 
 
 def test_the_first_digits_of_a_checksum_are_enough(tmp_path, server):
-    digest = hashlib.sha256(b"weights").hexdigest()[:8]
+    digest, found = (hashlib.sha256(word).hexdigest()[:8] for word in (b"weights", b"heights"))
     file = remote(server, b"weights", "weights.pth", digest=digest, algorithm="sha256")
     assert download.fetch(file, tmp_path).read_bytes() == b"weights"
     (tmp_path / "weights.pth").write_bytes(b"heights")
-    found = hashlib.sha256(b"heights").hexdigest()[:8]
     with refused(f"its SHA-256 begins with {found} where {digest} is expected", "delete it"):
         download.fetch(file, tmp_path)
 
 
 @pytest.mark.parametrize("harmed", [b"0123456789" * 999, b"1" + b"0123456789" * 1000])
-def test_a_harmed_file_in_the_folder_is_refused(tmp_path, server, harmed):
-    file = remote(server)
+def test_a_harmed_file_in_the_folder_is_refused(tmp_path, server, file, harmed):
     (tmp_path / "file.bin").write_bytes(harmed)
     with refused(tmp_path / "file.bin", md5(harmed), file.digest, "delete it"):
         download.fetch(file, tmp_path)
     assert server.requests == []
 
 
-def test_a_file_that_the_server_lacks_is_named(tmp_path, server):
-    file = remote(server)
+def test_a_file_or_a_server_that_cannot_be_reached_is_named(tmp_path, server, file):
     server.files.clear()
     more = ("by hand", "data: root:", "--config 'data={root: FOLDER}'")
     with refused("file.bin", server.url, "HTTP 404", *more):
         download.fetch(file, tmp_path)
     assert len(server.requests) == 1
-
-
-def test_a_second_address_is_tried(tmp_path, server):
-    file = remote(server)
-    urls = (f"{server.url}/absent.bin", *file.urls)
-    path = download.fetch(download.RemoteFile(file.name, urls, file.digest), tmp_path)
-    assert path.read_bytes() == server.files["file.bin"]
-
-
-def test_a_server_that_cannot_be_reached_is_named(tmp_path, server):
-    file = remote(server)
     server.close()
     with refused("file.bin", file.urls[0], "Connection refused", "by hand"):
         download.fetch(file, tmp_path)
 
 
-def test_an_unwritable_folder_is_named(tmp_path, server):
+def test_a_second_address_is_tried(tmp_path, server, file):
+    urls = (f"{server.url}/absent.bin", *file.urls)
+    path = download.fetch(download.RemoteFile(file.name, urls, file.digest), tmp_path)
+    assert path.read_bytes() == server.files["file.bin"]
+
+
+def test_an_unwritable_folder_is_named(tmp_path, file):
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "raw"
     with refused(folder / "file.bin", "Not a directory", "data: root:", "={root: FOLDER}"):
-        download.fetch(remote(server), folder)
+        download.fetch(file, folder)
 
 
 @pytest.mark.parametrize("harm", ["missing", "truncated", "altered"])
@@ -262,33 +251,27 @@ def test_unpacking_refuses_harmed_official_files(tmp_path, downloaded, harm):
     small, files, _ = mnist()
     raw = downloaded("mnist", small, files)
     name, expected = small.resources[1]
-    path, content = raw / name, bytearray(files[name])
-    parts = [path, expected, f"delete the folder {raw}"]
+    content = files[name][:-5] if harm == "truncated" else files[name][:-1] + b"!"
+    (raw / name).write_bytes(content)
     if harm == "missing":
-        path.unlink()
-    else:
-        content = content[:-5] if harm == "truncated" else content[:-1] + b"!"
-        path.write_bytes(content)
-        parts.append(md5(content))
-    with refused(*parts):
-        official.unpack(tmp_path / "mnist-test.safetensors", path.parent, "mnist", "test")
-    assert not (tmp_path / "mnist-test.safetensors").exists()
+        (raw / name).unlink()
+    found = () if harm == "missing" else (md5(content),)
+    with refused(raw / name, expected, f"delete the folder {raw}", *found):
+        official.unpack(tmp_path / "mnist-test.safetensors", raw, "mnist", "test")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["raw"]
 
 
-def test_a_batch_that_torchvision_refuses_is_reported(tmp_path, downloaded):
-    small, files, _ = cifar(datasets.CIFAR10, "labels", [f"c{k}" for k in range(10)])
-    small.test_list = [["test_batch", md5(b"another")]]
+@pytest.mark.parametrize("wrong", ["batch", "label"])
+def test_what_the_files_cannot_hold_is_refused_and_not_written(tmp_path, downloaded, wrong):
+    classes = [f"c{k}" for k in range(10)]
+    small, files, _ = cifar(datasets.CIFAR10, "labels", classes, label=10 * (wrong == "label"))
+    words = ("label 10 at index 0", "0 to 9", tmp_path / "cifar10-test.safetensors")
+    if wrong == "batch":
+        small.test_list = [["test_batch", md5(b"another")]]
+        words = (tmp_path / "raw" / small.filename, "corrupted", "delete the folder")
     raw = downloaded("cifar10", small, files)
-    with refused(raw / small.filename, "corrupted", "delete the folder"):
-        official.unpack(tmp_path / "x.safetensors", raw, "cifar10", "test")
-
-
-def test_labels_out_of_range_are_refused_and_nothing_is_written(tmp_path, downloaded):
-    small, files, _ = cifar(datasets.CIFAR10, "labels", [f"c{k}" for k in range(10)], label=10)
-    raw = downloaded("cifar10", small, files)
-    path = tmp_path / "cifar10-test.safetensors"
-    with refused(path, "label 10 at index 0", "0 to 9"):
-        official.unpack(path, raw, "cifar10", "test")
+    with refused(*words):
+        official.unpack(tmp_path / "cifar10-test.safetensors", raw, "cifar10", "test")
     assert [entry.name for entry in tmp_path.iterdir()] == ["raw"]
 
 

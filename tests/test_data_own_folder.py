@@ -1,6 +1,5 @@
 """ImageNet from a folder, an archive or a manifest of one's own."""
 
-import io
 import shutil
 import tarfile
 import zipfile
@@ -32,9 +31,13 @@ def folder(tmp_path):
     return root
 
 
+def read(source):
+    return own_folder.read(source, "imagenet", "val")
+
+
 def check(source, *parts):
     with refused(*parts):
-        own_folder.read(source, "imagenet", "val")
+        read(source)
 
 
 def archived(folder, kind):
@@ -44,7 +47,7 @@ def archived(folder, kind):
 
 
 def test_class_folders_are_labelled_in_sorted_order_one_of_each_class_first(folder):
-    data = own_folder.read(folder, "imagenet", "val")
+    data = read(folder)
     assert data.images.shape == (4, 3, 256, 256) and data.images.dtype == np.uint8
     assert data.labels.tolist() == [0, 1, 2, 0]
     assert data.classes == ["n01", "n02", "n03"] and data.origin == "own folder"
@@ -57,17 +60,15 @@ def test_the_centre_is_kept(tmp_path):
     wide[:, 256:512] = 255
     (tmp_path / "c").mkdir()
     Image.fromarray(wide).save(tmp_path / "c" / "wide.png")
-    data = own_folder.read(tmp_path, "imagenet", "val")
+    data = read(tmp_path)
     assert data.images.min() == 255
 
 
 @pytest.mark.parametrize("kind", ["tar", "gztar", "zip"])
 def test_an_archive_gives_what_its_folder_gives(folder, kind):
-    found = own_folder.read(archived(folder, kind), "imagenet", "val")
-    wanted = own_folder.read(folder, "imagenet", "val")
+    found, wanted = read(archived(folder, kind)), read(folder)
     assert np.array_equal(found.images, wanted.images)
-    assert np.array_equal(found.labels, wanted.labels)
-    assert found.classes == wanted.classes
+    assert np.array_equal(found.labels, wanted.labels) and found.classes == wanted.classes
 
 
 def manifest(folder, rows, header="path,label,wnid,class_name"):
@@ -77,14 +78,15 @@ def manifest(folder, rows, header="path,label,wnid,class_name"):
 @pytest.mark.parametrize("kind", [None, "tar", "zip"])
 def test_a_manifest_gives_order_labels_and_names(folder, kind):
     manifest(folder, ["n02/c.JPEG,7,n02,frog", "n01/a.png,3,n01,shark"])
-    data = own_folder.read(archived(folder, kind) if kind else folder, "imagenet", "val")
+    data = read(archived(folder, kind) if kind else folder)
     assert data.labels.tolist() == [7, 3]
     assert data.classes == ["0", "1", "2", "shark", "4", "5", "6", "frog"]
     assert data.images[1, :, 0, 0].tolist() == list(COLOURS["n01"])
 
 
-def test_at_most_so_many_images_are_taken(folder):
-    assert own_folder.read(folder, "imagenet", "val", most=3).labels.tolist() == [0, 1, 2]
+def test_at_most_so_many_images_are_taken(folder, monkeypatch):
+    monkeypatch.setattr(own_folder, "MOST", 3)
+    assert read(folder).labels.tolist() == [0, 1, 2]
 
 
 def test_written_arrays_are_loaded_and_name_their_source(folder, tmp_path):
@@ -144,17 +146,16 @@ def test_a_wrong_line_of_a_manifest_is_named(folder, row, parts):
 
 @pytest.mark.parametrize("kind", ["tar", "zip"])
 def test_an_archive_cannot_write_outside(tmp_path, kind):
-    buffer = io.BytesIO()
-    Image.new("RGB", (300, 300), (1, 2, 3)).save(buffer, "PNG")
-    archive, name = tmp_path / f"evil.{kind}", "../../evil/escaped.png"
+    Image.new("RGB", (300, 300), (1, 2, 3)).save(tmp_path / "escaped.png")
+    (tmp_path / "work/evil").mkdir(parents=True)
+    archive, name = tmp_path / f"work/evil.{kind}", "../../evil/escaped.png"
     if kind == "zip":
         with zipfile.ZipFile(archive, "w") as zipped:
-            zipped.writestr(name, buffer.getvalue())
+            zipped.write(tmp_path / "escaped.png", name)
     else:
         with tarfile.open(archive, "w") as tar:
-            entry = tarfile.TarInfo(name)
-            entry.size = len(buffer.getvalue())
-            tar.addfile(entry, io.BytesIO(buffer.getvalue()))
+            tar.add(tmp_path / "escaped.png", name)
+    (tmp_path / "escaped.png").unlink()
     check(archive, "holds no images")
-    assert [path.name for path in tmp_path.iterdir()] == [archive.name]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["evil", archive.name, "work"]
     assert not list(tmp_path.parent.glob("**/escaped.png"))

@@ -17,15 +17,11 @@ def configured(tree):
     raw = whole(path)
     raw["generators"] |= {
         "small": {
-            "kind": "conditional_vae",
-            "dataset": "cifar10",
-            "images": 40,
-            "epochs": 1,
-            "latent": 4,
-            "width": 8,
+            "kind": "conditional_vae", "dataset": "cifar10", "images": 40, "epochs": 1,
+            "latent": 4, "width": 8,
         },
         "big": {"kind": "biggan", "weights": "own/biggan.bin", "size": 224},
-    }
+    }  # fmt: skip
     amounts = {"generations": 2, "population": 4}
     raw["attacks"]["searching"] = {"method": "ggl", "generator": "small", **amounts}
     raw["models"]["searched"] = {

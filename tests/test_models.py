@@ -29,9 +29,7 @@ def test_initial_weights_are_those_of_pytorch_in_shape_and_range(network):
     for name, parameter in ChainModule(network).named_parameters():
         assert ours[name].shape == tuple(parameter.shape)
         assert ours[name].dtype == np.float32
-        layer = network.layers[[c.name for c in network.layers].index(name.split(".")[0])]
-        weight = ours[f"{layer.name}.weight"]
-        limit = 1 / np.sqrt(weight[0].size)
+        limit = 1 / np.sqrt(ours[f"{name.split('.')[0]}.weight"][0].size)
         assert np.abs(ours[name]).max() <= limit
         assert parameter.abs().max() <= limit
         if ours[name].size > 50:
@@ -50,22 +48,18 @@ def test_passes_match_pytorch(network):
     target = image(network)
     weights = dict(view(network, target).weights)
     module = load(network, weights, torch.float64)
-    found: dict[str, torch.Tensor] = {}
+    found = {}
     for layer in network.layers:
         module.get_submodule(layer.name).register_forward_hook(
-            lambda _m, inputs, output, name=layer.name: found.update(
-                {name: output, f"{name}.in": inputs[0]}
-            )
+            lambda _, inputs, output, name=layer.name: found.update({name: (inputs[0], output)})
         )
-    loss = torch.nn.functional.cross_entropy(
-        module(torch.from_numpy(target)[None]), torch.tensor([2])
-    )
-    np.testing.assert_allclose(
-        fc_input(network, weights, target), found["fc1.in"].detach()[0].numpy(), atol=1e-12
-    )
+    output = module(torch.from_numpy(target)[None])
+    loss = torch.nn.functional.cross_entropy(output, torch.tensor([2]))
+    entering = found["fc1"][0].detach()[0].numpy()
+    np.testing.assert_allclose(fc_input(network, weights, target), entering, atol=1e-12)
     ours = deltas(network, weights, target, 2)
     for layer in network.convolutions:
-        (truth,) = torch.autograd.grad(loss, found[layer.name], retain_graph=True)
+        (truth,) = torch.autograd.grad(loss, found[layer.name][1], retain_graph=True)
         np.testing.assert_allclose(ours[layer.name], truth[0].numpy(), atol=1e-12)
 
 

@@ -17,13 +17,13 @@ from torchvision import datasets
 from conftest import ROOT, sentence
 from gradleak.config import loader
 from gradleak.config.schema import Config
-from gradleak.data import arrays, backbones, download, official, own_folder, pickles
+from gradleak.data import arrays, backbones, download, official, own_folder
 from gradleak.errors import ConfigError, DataError, GradleakError
 from gradleak.runtime import job_records
 from gradleak.runtime.artifacts import atomic, read_tensors, write_json
 from gradleak.settings import registry
 from gradleak.settings.fields import ID_PATTERN
-from gradleak.training.generators import biggan_weights
+from gradleak.training.generators import biggan
 from settings_files import whole
 from test_data_official import cifar, install, md5, tarred
 
@@ -46,7 +46,7 @@ class Harm:
 READERS = {
     "LPIPS, safetensors": ("alex.safetensors", lambda p: backbones.read(p, "alex")),
     "LPIPS, torch": ("alexnet_features.pth", lambda p: backbones.read(p, "alex")),
-    "BigGAN": ("biggan.bin", lambda p: biggan_weights.convert(str(p), None)),
+    "BigGAN": ("biggan.bin", lambda p: biggan.convert(str(p), None)),
     "arrays": ("mnist-test.safetensors", lambda p: arrays.load(p, "mnist", "test")),
     "artifacts": ("x.safetensors", read_tensors),
     "archive of images": ("own.tar", lambda p: own_folder.read(p, "imagenet", "val")),
@@ -102,7 +102,7 @@ def test_cifar_s_batches_run_nothing(tmp_path, monkeypatch, server, place):
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL))
 def test_arrays_and_labels_pass(protocol):
     content = {"data": np.arange(6, dtype=np.uint8).reshape(2, 3), "labels": [1, 2], "x": b"\xff"}
-    pickles.vet(pickle.dumps(content, protocol=protocol), "batch")
+    official.vet(pickle.dumps(content, protocol=protocol), "batch")
 
 
 def test_numpy_1_s_pickles_of_python_2_pass():
@@ -110,7 +110,7 @@ def test_numpy_1_s_pickles_of_python_2_pass():
     text = pickle.dumps({"data": np.arange(4, dtype=np.uint8)}, protocol=2)
     old = text.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
     assert b"numpy.core.multiarray" in old
-    pickles.vet(old, "batch")
+    official.vet(old, "batch")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_numpy_1_s_pickles_of_python_2_pass():
 )
 def test_what_is_no_plain_pickle_is_refused(content):
     with pytest.raises(pickle.UnpicklingError, match=r"batch is (refused|no whole pickle)"):
-        pickles.vet(content, "batch")
+        official.vet(content, "batch")
 
 
 FIELDS = Config.model_fields.items()

@@ -92,8 +92,8 @@ rule speed:
         overrides=TIMED.run_overrides,
         evaluations=CONFIG.attacks["dlg"].iterations,
         mkor={
-            "images": CONFIG.amount("mkor_cifar_batch"),
-            "photos": CONFIG.amount("mkor_photos"),
+            "images": CONFIG.scales["mkor_cifar_batch"],
+            "photos": CONFIG.scales["mkor_photos"],
         },
         training=TIMED.training(SPEED_TRAINING, MEASURED["training"]),
         amounts=MEASURED,

@@ -89,8 +89,8 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 def _read(table: pd.DataFrame, row: str, column: str) -> Distribution:
     own = table[(table["row"] == row) & (table["column"] == column)]
     bins = own[own["metric"] == "density"].sort_values("left")
-    facts: dict[Any, float]
-    facts = own[own["metric"] != "density"].set_index("metric")["ours"].astype(float).to_dict()
+    rest = own[own["metric"] != "density"]
+    facts = dict(zip(rest["metric"], rest["ours"].to_numpy(float).tolist(), strict=True))
     if bins.empty or not facts:
         raise ArtifactError(
             f"The table holds no '{column}' of {row}; delete it and ask Snakemake for it again."

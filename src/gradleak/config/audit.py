@@ -1,8 +1,7 @@
 """Sections of config.yaml: user's networks to audit."""
 
-from __future__ import annotations
-
-from typing import Annotated, Any, Literal
+from itertools import pairwise
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
@@ -38,7 +37,7 @@ class DatasetSamples(fields.Section):
     """Images of a data set, or of its embedded stand-in under ``images: embedded``."""
 
     dataset: fields.DatasetName
-    split: Literal["train", "test", "val"] = "train"
+    split: fields.SplitName = "train"
 
     _known_split = model_validator(mode="after")(fields.known_split)
 
@@ -58,13 +57,10 @@ def _number(value: Any) -> Any:
 def _by_key(otherwise: str, **kinds: type[fields.Section]) -> Discriminator:
     """Tell the kinds of an entry by the key that only one of them has."""
 
-    def tag(value: Any) -> str:
-        for kind, section in kinds.items():
-            if isinstance(value, section) or (isinstance(value, dict) and kind in value):
-                return kind
-        return otherwise
+    def has(value: Any, kind: str) -> bool:
+        return isinstance(value, kinds[kind]) or (isinstance(value, dict) and kind in value)
 
-    return Discriminator(tag)
+    return Discriminator(lambda value: next((k for k in kinds if has(value, k)), otherwise))
 
 
 def _embedded(value: Any) -> Any:
@@ -118,7 +114,7 @@ class AuditConfig(fields.Section):
         return {key: _number(own) if key in NUMBERS else own for key, own in values.items()}
 
     @model_validator(mode="after")
-    def _growing(self) -> AuditConfig:
-        if any(a >= b for a, b in zip(self.batches, self.batches[1:], strict=False)):
+    def _growing(self) -> Self:
+        if any(a >= b for a, b in pairwise(self.batches)):
             raise ValueError(f"batches: {self.batches} must grow; give for example [1, 4]")
         return self

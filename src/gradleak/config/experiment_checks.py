@@ -1,9 +1,11 @@
 """Combinations in one experiment of config.yaml that cannot be run, each refused in a sentence."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from typing import Any
 
-from gradleak.config.generators import BigGanConfig
 from gradleak.config.schema import Config, Targets
+from gradleak.config.training import BigGanConfig
 from gradleak.data.catalogue import info, resolve
 from gradleak.errors import ConfigError
 from gradleak.models.activations import INVERTIBLE
@@ -26,17 +28,14 @@ def check_targets(config: Config, name: str) -> None:
     targets = config.targets[name]
     dataset = f"{targets.dataset}-{targets.split}"
     where, size = f"targets.{name}", PUBLISHED[targets.dataset][targets.split]
+    if (last := max(targets.indices or [0])) >= size:
+        raise ConfigError(
+            f"{where}.indices: {last} is none of the {size} images of {dataset}, which count "
+            "from 0; correct it."
+        )
+    count, batch, drawn = targets.count or 0, targets.batch, targets.draw == "random"
     if targets.indices is not None:
-        last = max(targets.indices)
-        if last >= size:
-            raise ConfigError(
-                f"{where}.indices: {last} is none of the {size} images of {dataset}, which count "
-                "from 0; correct it."
-            )
         return
-    assert targets.count is not None
-    count, batch = targets.count, targets.batch
-    drawn = targets.draw == "random"
     if targets.first + (batch if drawn else count * batch) > size:
         asked = f"batch: {batch}" if drawn else f"count: {count} of batch: {batch}"
         raise ConfigError(
@@ -74,9 +73,8 @@ class _Case:
 def check_weights(config: Config, name: str) -> None:
     """Refuse a server or a training run that does not fit the experiment."""
     case = _Case(config, name)
-    _check_server(case)
-    _check_training(case)
-    _check_lock(case)
+    for check in (_check_server, _check_training, _check_lock):
+        check(case)
 
 
 def check_experiment(config: Config, name: str, attacks: Iterable[str]) -> None:
@@ -85,17 +83,14 @@ def check_experiment(config: Config, name: str, attacks: Iterable[str]) -> None:
     for member, _ in case.members:
         _check_pair(case, member)
     _check_listed_once(case)
-    for attack in attacks:
-        _check_labels(case, attack)
-        _check_own_images(case, attack)
-        _check_generator(case, attack)
+    for attack, check in product(attacks, (_check_labels, _check_own_images, _check_generator)):
+        check(case, attack)
 
 
 def _check_server(case: _Case) -> None:
     """Refuse an attack without its server, and a server whose paths do not fit the images."""
     experiment, server, targets = case.experiment, case.server, case.targets
-    for attack in experiment.attacks:
-        entry = case.config.attacks[attack]
+    for attack, entry in ((attack, case.config.attacks[attack]) for attack in experiment.attacks):
         if entry.reads_secret and entry.method != server.method:
             raise case.refused(
                 f"attack {attack} reads the secret of a server of method: {entry.method}, but "
@@ -124,14 +119,12 @@ def _check_training(case: _Case) -> None:
     if name is None:
         return
     check_known(f"{case.where}.training", [name], config.trainings)
-    training = config.trainings[name]
-    for key in ("dataset", "offset", "std", "size", "resize"):
-        ours, theirs = getattr(training, key), getattr(case.targets, key)
-        if ours != theirs:
-            raise case.refused(
-                f"its networks are trained on {key}: {ours}, but targets "
-                f"{case.experiment.targets} have {theirs}; give both the same."
-            )
+    keys = ("dataset", "offset", "std", "size", "resize")
+    for key, ours, theirs in _differing(config.trainings[name], case.targets, keys):
+        raise case.refused(
+            f"its networks are trained on {key}: {ours}, but targets {case.experiment.targets} "
+            f"have {theirs}; give both the same."
+        )
     if case.server.method != "honest":
         raise case.refused(
             f"a malicious server sends weights of its own, so training: {name} has no effect; set "
@@ -142,6 +135,11 @@ def _check_training(case: _Case) -> None:
             f"{case.families[0]} is a family of random networks, which is not trained; list "
             "models, or take training out."
         )
+
+
+def _differing(one: Any, other: Any, keys: Iterable[str]) -> Iterator[tuple[str, Any, Any]]:
+    pairs = ((key, getattr(one, key), getattr(other, key)) for key in keys)
+    return (pair for pair in pairs if pair[1] != pair[2])
 
 
 def _check_lock(case: _Case) -> None:
@@ -203,13 +201,10 @@ def _check_own_images(case: _Case, attack: str) -> None:
             f"{where}which are single images, but its targets have batches of {other.batch}; "
             "choose targets without batch, or take the attack out."
         )
-    for key in ("dataset", "offset", "std"):
-        ours, theirs = getattr(own, key), getattr(other, key)
-        if ours != theirs:
-            raise case.refused(
-                f"{where}which has {key}: {ours}, but its targets have {theirs}; give both the "
-                "same."
-            )
+    for key, ours, theirs in _differing(own, other, ("dataset", "offset", "std")):
+        raise case.refused(
+            f"{where}which has {key}: {ours}, but its targets have {theirs}; give both the same."
+        )
     shared = _shared(_indices(own), _indices(other))
     if own.split == other.split and shared:
         raise case.refused(
@@ -236,18 +231,16 @@ def _check_generator(case: _Case, attack: str) -> None:
             f"{where} of {ours}'s classes, but its targets are of {targets.dataset}; choose "
             "another generator or target set."
         )
-    sides = [list(case.shape(one.size)) for one in (entry, targets)]
-    if sides[0] != sides[1]:
+    theirs, other = (list(case.shape(one.size)) for one in (entry, targets))
+    if theirs != other:
         raise case.refused(
-            f"{where} of images of {sides[0]}, but its targets have {sides[1]}; give both the same "
-            "size."
+            f"{where} of images of {theirs}, but its targets have {other}; give both the same size."
         )
     if isinstance(entry, BigGanConfig) or entry.split != targets.split:
         return
-    drawn = targets.draw != "consecutive"
     shared = _shared(range(entry.first, entry.first + entry.images), _indices(targets))
-    if drawn or shared:
-        which = "drawn images" if drawn else f"image {min(shared)}"
+    if targets.draw != "consecutive" or shared:
+        which = "drawn images" if targets.draw != "consecutive" else f"image {min(shared)}"
         raise case.refused(
             f"{where}, which is trained on {which} of {entry.dataset}-{entry.split} that may be "
             "under attack; give it another split, first or number of images."
@@ -263,10 +256,8 @@ def _shared(one: Sequence[int], other: Sequence[int]) -> Sequence[int]:
 
 
 def _indices(targets: Targets) -> Sequence[int]:
-    if targets.indices is not None:
-        return targets.indices
-    assert targets.count is not None
-    return range(targets.first, targets.first + targets.count * targets.batch)
+    drawn = range(targets.first, targets.first + (targets.count or 0) * targets.batch)
+    return targets.indices or drawn
 
 
 def _check_pair(case: _Case, member: str) -> None:
@@ -281,16 +272,15 @@ def _check_pair(case: _Case, member: str) -> None:
             f"{list(shape)} of {dataset}; choose another target set or model, or give the targets "
             "a size."
         )
+    activations: list[str] = [family.activation] if family else []
     if family is None:
         _check_loss(case, config.chain(member))
         activations = [layer.activation.name for layer in config.chain(member).layers]
-    else:
-        activations = [family.activation]
-        if experiment.loss in BINARY:
-            raise case.refused(
-                f"the loss {experiment.loss} needs networks of one output, but {member} is a "
-                f"family with {family.classes}; list models, or choose loss: cross_entropy."
-            )
+    elif experiment.loss in BINARY:
+        raise case.refused(
+            f"the loss {experiment.loss} needs networks of one output, but {member} is a family "
+            f"with {family.classes}; list models, or choose loss: cross_entropy."
+        )
     lacking = [a for a in activations if a not in INVERTIBLE]
     walking = [a for a in experiment.attacks if config.attacks[a].inverts_activations]
     if lacking and walking:

@@ -1,5 +1,6 @@
 """Layers as written in config.yaml, and layers of other networks that a chain does not support."""
 
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, ValidationError
@@ -59,8 +60,7 @@ class LinearConfig(fields.Section):
 
 def parse(layers: list[Any], context: Any) -> list[Any]:
     """Check the layers of a network, nested lists flattened; ValueError names layer and remedy."""
-    parts = (entry if isinstance(entry, list) else [entry] for entry in layers)
-    flat = [layer for part in parts for layer in part]
+    flat = chain.from_iterable(one if isinstance(one, list) else [one] for one in layers)
     return [_layer(number, layer, context) for number, layer in enumerate(flat, start=1)]
 
 

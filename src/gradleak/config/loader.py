@@ -59,20 +59,18 @@ def check_root(root: str) -> None:
     It is made for a moment, as permissions say nothing about file systems such as /proc.
     """
     place, reason = Path(root), ""
-    if place.is_dir():
-        return
-    if os.path.lexists(place):
-        reason = "is no folder"
-    else:
-        top = [path for path in (place, *place.parents) if not os.path.lexists(path)][-1]
-        try:
+    absent = [path for path in (place, *place.parents) if not os.path.lexists(path)]
+    try:
+        for top in absent[-1:]:
             top.mkdir()
             top.rmdir()
-        except FileExistsError:
-            return  # Another run is making it.
-        except OSError as error:
-            if not top.is_dir():
-                reason = f"cannot be made a folder ({error.strerror})"
+    except FileExistsError:
+        return  # Another run is making it.
+    except OSError as error:
+        if not absent[-1].is_dir():
+            reason = f"cannot be made a folder ({error.strerror})"
+    if not absent and not place.is_dir():
+        reason = "is no folder"
     if reason:
         raise ConfigError(
             f"config.yaml: data.root: {root} {reason}; give a folder, in the file or by "
@@ -87,10 +85,10 @@ def schema() -> dict[str, Any]:
 
 
 def _check_ids(config: Config) -> None:
-    kinds: dict[str, Mapping[str, Any]]
-    kinds = {"model": config.models, "family": config.families, "group": config.groups}
-    for one, other in combinations(kinds, 2):
-        for name in sorted(set(kinds[one]) & set(kinds[other])):
+    kinds: list[tuple[str, Mapping[str, Any]]]
+    kinds = [("model", config.models), ("family", config.families), ("group", config.groups)]
+    for (one, names), (other, others) in combinations(kinds, 2):
+        for name in sorted(set(names) & set(others)):
             raise ConfigError(f"{name} is both a {one} and a {other}; rename one.")
     networks = [*config.models, *config.families, *config.groups]
     for name, members in config.groups.items():

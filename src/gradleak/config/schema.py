@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -15,9 +15,8 @@ from pydantic import (
 )
 
 from gradleak.config.audit import AuditConfig
-from gradleak.config.generators import GeneratorConfig
 from gradleak.config.layer_config import ConvConfig, LinearConfig, parse, spec
-from gradleak.config.training import TrainingConfig
+from gradleak.config.training import GeneratorConfig, TrainingConfig
 from gradleak.errors import ConfigError
 from gradleak.models import resnet, vgg16
 from gradleak.models.activations import Activation
@@ -58,7 +57,7 @@ class Targets(fields.Section):
     """
 
     dataset: fields.DatasetName
-    split: Literal["train", "test", "val"]
+    split: fields.SplitName
     indices: fields.Indices | None = None
     count: fields.AmountOrName | None = None
     first: fields.Whole = 0
@@ -74,7 +73,7 @@ class Targets(fields.Section):
     std: fields.Std = 1.0
 
     @model_validator(mode="after")
-    def _one_selection(self) -> Targets:
+    def _one_selection(self) -> Self:
         fields.known_split(self)
         if (self.indices is None) == (self.count is None):
             raise ValueError("give either indices or count")
@@ -83,8 +82,7 @@ class Targets(fields.Section):
         for key in ("classes", "seed") if self.draw != "random" and not self.relabel else ():
             if getattr(self, key) not in (None, 0):
                 raise ValueError(f"{key} goes with draw: random or relabel; take it out")
-        if self.resize != "repeat" and self.size is None:
-            raise ValueError(f"resize: {self.resize} goes with size; give it or take resize out")
+        fields.sized(self)
         if self.indices is not None and len(self.indices) % self.batch:
             raise ValueError(f"{len(self.indices)} indices do not fill batches of {self.batch}")
         if self.names is not None and len(self.names) * self.batch != len(self.indices or []):
@@ -152,32 +150,23 @@ class Model(fields.Section):
         return {**values, "layers": parse(values["layers"], info.context)}
 
     @model_validator(mode="after")
-    def _known_layers(self) -> Model:
+    def _known_layers(self) -> Self:
         if (self.layers is None) == (self.architecture is None):
             raise ValueError("give either layers or architecture")
-        self._specs = self._plain()
-        if self.lock is not None:
-            lock = Lock(self.lock.key, Activation(self.lock.activation))
-            try:
-                self._specs = with_lock(self._specs, self.lock.layers, lock)
-            except ConfigError as error:
-                raise ValueError(str(error).rstrip(".")) from error
-        return self
-
-    def _plain(self) -> tuple[ConvSpec | LinearSpec, ...]:
-        """Layers without a lock."""
-        if self.layers is not None:
-            return tuple(spec(layer) for layer in self.layers)
-        known = self.architecture
-        if isinstance(known, VggConfig):
-            return vgg16.specs(known.classes)
-        assert known is not None
+        known, where = self.architecture, "architecture: "
         try:
-            return resnet.specs(
-                known.kind, known.width, known.classes, known.stem, known.cut, known.activation
-            )
+            if isinstance(known, ResNetConfig):
+                self._specs = resnet.specs(**dict(known))
+            elif known is not None:
+                self._specs = vgg16.specs(known.classes)
+            else:
+                self._specs = tuple(spec(layer) for layer in self.layers or ())
+            if self.lock is not None:
+                where, lock = "", Lock(self.lock.key, Activation(self.lock.activation))
+                self._specs = with_lock(self._specs, self.lock.layers, lock)
         except ConfigError as error:
-            raise ValueError(f"architecture: {str(error).rstrip('.')}") from error
+            raise ValueError(f"{where}{str(error).rstrip('.')}") from error
+        return self
 
     def chain(self, name: str) -> Chain:
         """Network under a name; inconsistent layers raise an error only when it is built."""
@@ -230,7 +219,7 @@ class Experiment(fields.Section):
     conditions: fields.AmountOrName | None = None
 
     @model_validator(mode="after")
-    def _labels_fit(self) -> Experiment:
+    def _labels_fit(self) -> Self:
         if (self.loss in OF_CLASSES) != (self.labels == "dataset"):
             raise ValueError(
                 "labels: dataset goes with cross_entropy and raw_logits; losses of one output take "
@@ -278,15 +267,9 @@ class Config(fields.Section):
 
     def at(self, scale: str) -> Config:
         """The same settings at another scale."""
-        if scale == self.scale:
-            return self
-        if scale not in self._scales:
+        if scale != self.scale and scale not in self._scales:
             self._scales[scale] = Config.resolve({**self._raw, "scale": scale})
-        return self._scales[scale]
-
-    def amount(self, value: int | str) -> int:
-        """Resolve an amount: a number, or a name in `scales`."""
-        return value if isinstance(value, int) else self.scales[value]
+        return self if scale == self.scale else self._scales[scale]
 
     def chain(self, model: str) -> Chain:
         """Chain of one entry of `models`."""

@@ -1,8 +1,6 @@
-"""Sections of config.yaml: training of networks."""
+"""Sections of config.yaml: training of networks, and generators that attacks search."""
 
-from __future__ import annotations
-
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveFloat, model_validator
 
@@ -26,7 +24,7 @@ class FederatedConfig(fields.Section):
     answering: Annotated[float, Field(gt=0, le=1)] = 1.0
 
     @model_validator(mode="after")
-    def _settings_fit(self) -> FederatedConfig:
+    def _settings_fit(self) -> Self:
         if self.split != "dirichlet" and "alpha" in self.model_fields_set:
             raise ValueError("alpha goes with split: dirichlet; take it out")
         if not chosen_number(self.share, self.clients):
@@ -47,7 +45,7 @@ class TrainingConfig(fields.Section):
     """
 
     dataset: fields.DatasetName
-    split: Literal["train", "test", "val"] = "train"
+    split: fields.SplitName = "train"
     train: fields.AmountOrName
     validation: fields.AmountOrName
     test: fields.AmountOrName
@@ -73,13 +71,54 @@ class TrainingConfig(fields.Section):
     federated: FederatedConfig | None = None
 
     @model_validator(mode="after")
-    def _settings_fit(self) -> TrainingConfig:
+    def _settings_fit(self) -> Self:
         fields.known_split(self)
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov: true needs momentum; set it above 0, or nesterov: false")
         given = {"milestones", "factor"} & self.model_fields_set
         if self.schedule != "step" and given:
             raise ValueError(f"{min(given)} goes with schedule: step; take it out")
-        if self.resize != "repeat" and self.size is None:
-            raise ValueError(f"resize: {self.resize} goes with size; give it or take resize out")
-        return self
+        return fields.sized(self)
+
+
+class ConditionalVaeConfig(fields.Section):
+    """A class-conditional variational autoencoder, trained on images that are not under attack.
+
+    Training takes `images` of `split` from image `first` on, or as many as there are, cropped or
+    enlarged to `size` like targets. `latent` is the latent dimension, `width` the channels at full
+    resolution. Defaults are those of `gradleak.training.generators.train.Recipe` and
+    `gradleak.training.generators.conditional_vae.Sizes`.
+    """
+
+    kind: Literal["conditional_vae"]
+    dataset: fields.DatasetName
+    split: fields.SplitName = "train"
+    images: fields.AmountOrName
+    first: fields.Whole = 0
+    size: fields.AmountOrName | None = None
+    resize: Literal["repeat", "bilinear"] = "repeat"
+    epochs: fields.AmountOrName
+    batch: fields.AmountOrName = 64
+    latent: fields.Count = 64
+    width: fields.Count = 32
+    rate: PositiveFloat = 1e-3
+    seed: fields.Seed = 0
+    checkpoint: fields.Count = 5
+
+    _known_split = model_validator(mode="after")(fields.known_split)
+
+
+class BigGanConfig(fields.Section):
+    """BigGAN-deep-256 for ImageNet's classes, from weights that the user provides.
+
+    `weights` is the published file (docs/generators.md says where it is); images are resized to
+    `size`. `truncation` chooses the statistics of the norms.
+    """
+
+    kind: Literal["biggan"]
+    weights: fields.OwnPath
+    size: fields.AmountOrName = 256
+    truncation: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+
+GeneratorConfig = Annotated[ConditionalVaeConfig | BigGanConfig, Field(discriminator="kind")]

@@ -133,16 +133,15 @@ def _year(path: Path) -> int:
     """First year of the papers of a file; 0 if it has none."""
     papers = read(path).get("papers")
     entries = papers.values() if isinstance(papers, dict) else ()
-    years = [entry.get("year") for entry in entries if isinstance(entry, dict)]
+    years = (entry.get("year") for entry in entries if isinstance(entry, dict))
     return min((year for year in years if isinstance(year, int)), default=0)
 
 
 def _merged(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(base)
+    found = {**base, **top}
     for key, value in top.items():
-        below = found.get(key)
-        deeper = isinstance(value, Mapping) and isinstance(below, Mapping)
-        found[key] = _merged(below or {}, value) if deeper else value
+        if isinstance(value, Mapping) and isinstance(below := base.get(key), Mapping):
+            found[key] = _merged(below, value)
     return found
 
 
@@ -211,12 +210,9 @@ def _sentence(file: Path, text: str, error: yaml.MarkedYAMLError) -> str:
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line, mark.column) if mark else (0, 0)
     where = f"{file}, line {line + 1}"
-    lines = text.splitlines()
-    shown = lines[line] if line < len(lines) else ""
-    problem = str(error.problem)
+    shown, problem = "".join(text.splitlines()[line : line + 1]), str(error.problem)
     if "undefined alias" in problem:
-        name = re.match(r"\*?([^\s,\]}]*)", shown[column:])
-        word = name[1] if name else ""
+        word = re.split(r"[\s,\]}]", shown[column:].removeprefix("*"))[0]
         return f"{where}: *{word} refers to nothing; define &{word} above it, or write a value."
     if "tag '" in problem:
         tag = problem.partition("tag '")[2].rstrip("'").replace(STANDARD, "!!")

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from gradleak.data import catalogue
 from gradleak.errors import DataError
-from gradleak.runtime.artifacts import METADATA_KEY, again, atomic, write_tensors
+from gradleak.runtime.artifacts import METADATA_KEY, FilePath, again, atomic, write_tensors
 
 BY_HAND = "by hand"
 AGAIN = "delete it and ask Snakemake for it again"
@@ -57,12 +57,12 @@ class Dataset:
         return {key: getattr(self, key) for key in ("dataset", "split", "origin", "sha256")}
 
 
-def sidecar(path: str | os.PathLike[str]) -> Path:
+def sidecar(path: FilePath) -> Path:
     """Path of the checksum file that belongs to `path`."""
     return Path(f"{os.fspath(path)}.sha256")
 
 
-def checksum(path: str | os.PathLike[str], algorithm: str = "sha256") -> str:
+def checksum(path: FilePath, algorithm: str = "sha256") -> str:
     """Hexadecimal checksum of a file; `DataError` if it cannot be read."""
     try:
         with Path(path).open("rb") as file:
@@ -72,9 +72,7 @@ def checksum(path: str | os.PathLike[str], algorithm: str = "sha256") -> str:
         raise DataError(f"{path} cannot be read ({reason}); check its permissions.") from error
 
 
-def save(
-    path: str | os.PathLike[str], data: Dataset, sources: Mapping[str, str] | None = None
-) -> str:
+def save(path: FilePath, data: Dataset, sources: Mapping[str, str] | None = None) -> str:
     """Write a data set and its checksum file; return the checksum.
 
     `sources` are files that it was made from, with their checksums. Raises `DataError`, and writes
@@ -82,11 +80,10 @@ def save(
     be written.
     """
     _check(Path(path), data, "check what it was made from")
-    provenance: dict[str, Any] = {"settings": {"dataset": data.dataset, "split": data.split}}
-    if sources:
-        provenance["sources"] = sources
-    metadata = {"kind": "dataset", "provenance": provenance}
-    metadata |= {key: getattr(data, key) for key in ("dataset", "split", "classes", "origin")}
+    known = {key: getattr(data, key) for key in ("dataset", "split", "classes", "origin")}
+    provenance = {"settings": {"dataset": data.dataset, "split": data.split}}
+    provenance |= {"sources": dict(sources)} if sources else {}
+    metadata = {"kind": "dataset", "provenance": provenance, **known}
     write_tensors(path, {"images": data.images, "labels": data.labels}, metadata)
     digest = checksum(path)
     with atomic(sidecar(path)) as temporary:
@@ -94,7 +91,7 @@ def save(
     return digest
 
 
-def is_by_hand(path: str | os.PathLike[str]) -> bool:
+def is_by_hand(path: FilePath) -> bool:
     """Return whether `path` exists and was not made by this pipeline.
 
     An unreadable file counts as placed by hand unless a checksum file stands beside it: a rule must
@@ -109,7 +106,7 @@ def is_by_hand(path: str | os.PathLike[str]) -> bool:
         return not sidecar(path).is_file()
 
 
-def load(path: str | os.PathLike[str], dataset: str, split: str) -> Dataset:
+def load(path: FilePath, dataset: str, split: str) -> Dataset:
     """Read the file of a data set's split.
 
     Raises `DataError` if it is missing, truncated or altered, or holds arrays of another data set,
@@ -139,10 +136,8 @@ def load(path: str | os.PathLike[str], dataset: str, split: str) -> Dataset:
                 f"{source} says that its {key} is '{metadata[key]}' where '{wanted}' is expected; "
                 f"{remedy}."
             )
-    classes, origin = metadata["classes"], metadata["origin"]
-    data = Dataset(
-        **tensors, classes=classes, dataset=dataset, split=split, origin=origin, sha256=digest
-    )
+    known: dict[str, Any] = {**tensors, "classes": metadata["classes"]}
+    data = Dataset(**known, dataset=dataset, split=split, origin=metadata["origin"], sha256=digest)
     _check(source, data, remedy)
     return data
 
@@ -167,14 +162,13 @@ def _compare(source: Path, found: str) -> None:
 def _read(source: Path, digest: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     try:
         with safe_open(source, framework="numpy") as file:
-            names = set(file.keys())
-            header = dict(file.metadata() or {})
-            if not {"images", "labels"} <= names:
+            if not {"images", "labels"} <= (names := set(file.keys())):
                 raise DataError(
                     f"{source} holds {sorted(names)} where 'images' and 'labels' are expected; "
                     f"{REPLACE}."
                 )
-            return {name: file.get_tensor(name) for name in ("images", "labels")}, header
+            tensors = {name: file.get_tensor(name) for name in ("images", "labels")}
+            return tensors, dict(file.metadata() or {})
     except (SafetensorError, OSError) as error:
         raise DataError(
             f"{source} is damaged or truncated ({error}; SHA-256 {digest}); {REPLACE}."

@@ -6,7 +6,6 @@ on ImageNet; only the convolutions (``features.*``) are used.
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from gradleak.data.arrays import checksum
 from gradleak.data.download import RemoteFile, check, fetch
 from gradleak.errors import DataError
-from gradleak.runtime.artifacts import write_tensors
+from gradleak.runtime.artifacts import FilePath, write_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -62,17 +62,15 @@ def file_names(network: str) -> tuple[str, str, str]:
     return f"{network}.safetensors", backbone.file, f"{backbone.function}_features.pth"
 
 
-def present(folder: str | os.PathLike[str]) -> list[str]:
+def present(folder: FilePath) -> list[str]:
     """Files of weights in `folder`, the first of `file_names` for each network that has one."""
     places = ([Path(folder) / name for name in file_names(network)] for network in BACKBONES)
-    found = (next(filter(Path.is_file, each), None) for each in places)
-    return [str(place) for place in found if place is not None]
+    return [str(place) for each in places for place in list(filter(Path.is_file, each))[:1]]
 
 
 def by_network(paths: Iterable[str]) -> dict[str, str]:
     """Network of each file, by the file's name."""
-    pairs = product(BACKBONES, paths)
-    return {network: path for network, path in pairs if Path(path).name in file_names(network)}
+    return {n: path for n, path in product(BACKBONES, paths) if Path(path).name in file_names(n)}
 
 
 def missing(network: str) -> str:
@@ -91,13 +89,12 @@ def empty(network: str) -> torch.nn.Sequential:
     import torchvision
 
     with torch.device("meta"):
-        features: torch.nn.Sequential = getattr(torchvision.models, BACKBONES[network].function)(
-            weights=None
-        ).features
+        model = getattr(torchvision.models, BACKBONES[network].function)(weights=None)
+    features: torch.nn.Sequential = model.features
     return features
 
 
-def read(path: str | os.PathLike[str], network: str) -> dict[str, np.ndarray]:
+def read(path: FilePath, network: str) -> dict[str, np.ndarray]:
     """Weights and biases of the convolutions, float32, under torchvision's names.
 
     `path` is a safetensors file, or one of torchvision's, which is read without running its code;
@@ -109,7 +106,7 @@ def read(path: str | os.PathLike[str], network: str) -> dict[str, np.ndarray]:
     if not source.is_file():
         raise DataError(f"{source} is missing; {ask} in data.root.")
     try:
-        found = _safetensors(source) if source.suffix == ".safetensors" else _torch(source)
+        found = load_file(source) if source.suffix == ".safetensors" else _torch(source)
     except UNREADABLE as error:
         raise DataError(
             f"{source} cannot be read as weights of {words}: it is damaged or holds something "
@@ -127,7 +124,7 @@ def read(path: str | os.PathLike[str], network: str) -> dict[str, np.ndarray]:
     return weights
 
 
-def make(path: str | os.PathLike[str], network: str, mirror: str | None) -> None:
+def make(path: FilePath, network: str, mirror: str | None) -> None:
     """Write the safetensors file of a network, from torchvision's.
 
     A torchvision file in the folder is used; else the official one is downloaded, and deleted
@@ -145,11 +142,6 @@ def make(path: str | os.PathLike[str], network: str, mirror: str | None) -> None
     write_tensors(target, read(source, network), {"kind": "backbone", "provenance": provenance})
     if by_hand is None:
         source.unlink()
-
-
-def _safetensors(path: Path) -> dict[str, np.ndarray]:
-    with safe_open(path, framework="numpy") as file:
-        return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
 
 
 def _torch(path: Path) -> dict[str, np.ndarray]:

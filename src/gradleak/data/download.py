@@ -130,9 +130,7 @@ def _transfer(url: str, part: Path) -> bool:
     import requests
 
     start = part.stat().st_size if part.is_file() else 0
-    headers = {"Accept-Encoding": "identity"}
-    if start:
-        headers["Range"] = f"bytes={start}-"
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as reply:
         if start and reply.status_code == requests.codes.requested_range_not_satisfiable:
             return True
@@ -159,7 +157,8 @@ def _receive(reply: requests.Response, part: Path, start: int) -> bool:
                 received += len(chunk)
                 bar.update(len(chunk))
         except HTTPError as error:
-            verb = f"sent nothing for {TIMEOUT[1]:g} s" if _timed_out(error) else "broke off"
+            late = any(isinstance(cause, TimeoutError) for cause in _causes(error))
+            verb = f"sent nothing for {TIMEOUT[1]:g} s" if late else "broke off"
             raise _Cut(f"{verb} after {received} bytes of {total or 'unknown'}") from error
     if total is not None and received < total:
         raise _Cut(f"broke off after {received} bytes of {total}")
@@ -173,10 +172,6 @@ def _continues_at(reply: requests.Response, start: int) -> bool:
     if match is None or int(match[1]) != start:
         raise _Cut("the server sent another range than the one asked for")
     return True
-
-
-def _timed_out(error: BaseException) -> bool:
-    return any(isinstance(cause, TimeoutError) for cause in _causes(error))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

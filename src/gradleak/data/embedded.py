@@ -7,7 +7,6 @@ equal versions of the packages give equal bytes.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import as_file, files
@@ -20,9 +19,8 @@ from PIL import Image
 from gradleak.data import arrays, catalogue
 from gradleak.data.arrays import Dataset
 from gradleak.errors import DataError
+from gradleak.runtime.artifacts import FilePath
 
-EVERY_FIFTH = 5
-CONTRAST_CHOICE = 2
 DIGITS_TRAIN = 1437
 CROPS = 100  # of each photo in photos224
 Built = tuple[np.ndarray, np.ndarray, list[str]]  # images, labels, names of classes
@@ -80,7 +78,7 @@ def build(dataset: str, split: str) -> Dataset:
     return Dataset(*BUILDERS[dataset](split), dataset, split, origin="embedded")
 
 
-def write(path: str | os.PathLike[str], dataset: str, split: str) -> None:
+def write(path: FilePath, dataset: str, split: str) -> None:
     """Build an embedded data set and save it with its provenance."""
     arrays.save(path, build(dataset, split))
 
@@ -124,10 +122,10 @@ def _squares(region: Box, count: int, low: float, high: float) -> list[Box]:
 
 
 def _tiles(
-    picture: Image.Image, first: Box, region: Box, count: int, sides: tuple[float, float]
+    picture: Image.Image, first: Box, region: Box, count: int, *sides: float
 ) -> list[np.ndarray]:
     """`first`, then the squares of `region` with most contrast, in their original order."""
-    drawn = _squares(region, CONTRAST_CHOICE * count, *sides)
+    drawn = _squares(region, 2 * count, *sides)
     tiles = [_cut(picture, box, 32) for box in drawn]
     by_contrast = np.argsort([-tile.std() for tile in tiles], kind="stable")
     kept = sorted(by_contrast[: count - 1].tolist())
@@ -137,42 +135,31 @@ def _tiles(
 def _interleave(per_class: list[list[np.ndarray]], split: str) -> tuple[np.ndarray, np.ndarray]:
     """Every fifth sample of a class for test, the others for train, class after class."""
     test = split == "test"
-    parts = [
-        [tile for k, tile in enumerate(tiles) if (k % EVERY_FIFTH == EVERY_FIFTH - 1) == test]
-        for tiles in per_class
-    ]
+    parts = [[t for k, t in enumerate(tiles) if (k % 5 == 4) == test] for tiles in per_class]
     images = np.stack([tile for row in zip(*parts, strict=True) for tile in row])
     return images, np.tile(np.arange(len(parts), dtype=np.int64), len(parts[0]))
 
 
 @cache
-def _crops10() -> list[list[np.ndarray]]:
+def _crops(side: int, rows: int, columns: int, count: int, *sides: float) -> list[list[np.ndarray]]:
+    """`count` crops of each of a photo's regions, `rows` times `columns` that do not overlap."""
     per_class = []
-    for photo in PHOTOS:
-        picture = _photo(photo, 160)
-        whole, first = Box(0, 0, *picture.size), photo.portrait.scaled(*picture.size)
-        per_class.append(_tiles(picture, first, whole, 250, (0.35, 0.85)))
+    for row, column, photo in product(range(rows), range(columns), PHOTOS):
+        picture = _photo(photo, side)
+        cell = Box(column / columns, row / rows, (column + 1) / columns, (row + 1) / rows)
+        region = cell.scaled(*picture.size)
+        width = region.right - region.left
+        top = (region.top + region.bottom - width) / 2
+        middle = Box(region.left, top, region.right, top + width)
+        first = middle if columns > 1 else photo.portrait.scaled(*picture.size)
+        per_class.append(_tiles(picture, first, region, count, *sides))
     return per_class
 
 
 def _photos10(split: str) -> Built:
     """Ten photos; 2,000 crops to train and 500 to test."""
-    return *_interleave(_crops10(), split), [photo.name for photo in PHOTOS]
-
-
-@cache
-def _crops100() -> list[list[np.ndarray]]:
-    """Crops of each photo's ten regions, two rows of five that do not overlap."""
-    per_class = []
-    for row, column, photo in product(range(2), range(5), PHOTOS):
-        picture = _photo(photo, 400)
-        cell = Box(column / 5, row / 2, (column + 1) / 5, (row + 1) / 2)
-        region = cell.scaled(*picture.size)
-        side = region.right - region.left
-        top = (region.top + region.bottom - side) / 2
-        first = Box(region.left, top, region.right, top + side)
-        per_class.append(_tiles(picture, first, region, 50, (0.5, 0.95)))
-    return per_class
+    crops = _crops(160, 1, 1, 250, 0.35, 0.85)
+    return *_interleave(crops, split), [photo.name for photo in PHOTOS]
 
 
 def _numbered(parts: int) -> list[str]:
@@ -181,7 +168,7 @@ def _numbered(parts: int) -> list[str]:
 
 def _photos100(split: str) -> Built:
     """Ten regions of each of ten photos; 4,000 crops to train and 1,000 to test."""
-    return *_interleave(_crops100(), split), _numbered(10)
+    return *_interleave(_crops(400, 2, 5, 50, 0.5, 0.95), split), _numbered(10)
 
 
 def _photos224(split: str) -> Built:

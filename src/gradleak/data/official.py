@@ -5,7 +5,7 @@ a download that resumes, and errors that name the remedy.
 """
 
 import gzip
-import os
+import io
 import pickle
 import tarfile
 import tempfile
@@ -15,16 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from gradleak.data import arrays, catalogue, pickles
+from gradleak.data import arrays, catalogue
 from gradleak.data.arrays import Dataset
 from gradleak.data.download import RemoteFile, check, fetch
 from gradleak.errors import ConfigError, DataError
-from gradleak.runtime.artifacts import atomic
+from gradleak.runtime.artifacts import FilePath, atomic
 
 CLASSES = {"mnist": "MNIST", "cifar10": "CIFAR10", "cifar100": "CIFAR100"}
 INSTEAD = (
     "put the arrays into the folder of data: root: (--config 'data={root: FOLDER}' sets another)"
 )
+# Names in pickled NumPy arrays, under Python 2 and 3 and under NumPy 1 and 2.
+ALLOWED = {
+    ("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode"),
+}  # fmt: skip
 UNREADABLE = (
     RuntimeError, ValueError, KeyError, EOFError, tarfile.TarError, gzip.BadGzipFile,
     pickle.UnpicklingError, zlib.error,
@@ -61,7 +66,7 @@ def remote_files(dataset: str, mirror: str | None = None) -> list[RemoteFile]:
     ]
 
 
-def download(marker: str | os.PathLike[str], dataset: str, mirror: str | None = None) -> None:
+def download(marker: FilePath, dataset: str, mirror: str | None = None) -> None:
     """Download the official files of a data set into the folder of `marker`, then write `marker`.
 
     The marker lists the files with their checksums, in the format of ``md5sum``. Files in the
@@ -76,9 +81,7 @@ def download(marker: str | os.PathLike[str], dataset: str, mirror: str | None = 
         temporary.write_text("".join(lines), encoding="utf-8")
 
 
-def unpack(
-    path: str | os.PathLike[str], folder: str | os.PathLike[str], dataset: str, split: str
-) -> None:
+def unpack(path: FilePath, folder: FilePath, dataset: str, split: str) -> None:
     """Convert the official files in `folder` to one file of arrays.
 
     Raises `DataError` if an official file is missing, truncated or altered, or not what torchvision
@@ -127,10 +130,7 @@ def _unpack_gzip(files: list[Path], folder: Path) -> None:
 
 
 def _unpack_tar(archive: Path, folder: Path, source: Any) -> None:
-    """Extract only the members that torchvision reads, under the names that it reads.
-
-    torchvision unpickles them without restrictions, so each is vetted first.
-    """
+    """Extract only the members that torchvision reads, each vetted, as it unpickles anything."""
     names = [name for name, _ in (*source.train_list, *source.test_list)]
     (folder / source.base_folder).mkdir()
     with tarfile.open(archive) as tar:
@@ -140,5 +140,28 @@ def _unpack_tar(archive: Path, folder: Path, source: Any) -> None:
             if content is None:
                 raise ValueError(f"{member} is no file")
             batch = content.read()
-            pickles.vet(batch, member)
+            vet(batch, member)
             (folder / member).write_bytes(batch)
+
+
+class _Restricted(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no array needs")
+        return super().find_class(module, name)
+
+
+def vet(content: bytes, name: str) -> None:
+    """Refuse a pickle that contains more than arrays, numbers, text, lists and dictionaries.
+
+    Raises `pickle.UnpicklingError` if it asks for another name or is incomplete; none of its code
+    has run then. One that passes calls nothing else, whoever reads the same bytes afterwards.
+    """
+    try:
+        _Restricted(io.BytesIO(content), encoding="latin1").load()
+    except pickle.UnpicklingError as error:
+        raise pickle.UnpicklingError(f"{name} is refused: {error}") from error
+    except Exception as error:
+        # A damaged pickle may raise anything: index, key, type, codec, memory errors.
+        reason = f"{type(error).__name__}: {error}"
+        raise pickle.UnpicklingError(f"{name} is no whole pickle ({reason})") from error

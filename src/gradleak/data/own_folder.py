@@ -9,7 +9,6 @@ import csv
 import io
 import logging
 import lzma
-import os
 import tarfile
 import zipfile
 import zlib
@@ -25,6 +24,7 @@ from PIL import Image, ImageOps
 from gradleak.data import arrays, catalogue
 from gradleak.data.arrays import Dataset, checksum
 from gradleak.errors import DataError
+from gradleak.runtime.artifacts import FilePath
 
 MANIFEST = "manifest.csv"
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm"}
@@ -35,8 +35,6 @@ UNREADABLE = (
     RuntimeError,
 )  # fmt: skip
 logger = logging.getLogger("gradleak")
-
-
 Samples = list[tuple[str, int]]  # path and class of each image
 
 
@@ -48,9 +46,7 @@ class Files(NamedTuple):
     read: Callable[[str], bytes]
 
 
-def write(
-    path: str | os.PathLike[str], source: str | os.PathLike[str] | None, dataset: str, split: str
-) -> None:
+def write(path: FilePath, source: FilePath | None, dataset: str, split: str) -> None:
     """Save a user's images as arrays; `DataError` if `source` is unset or unusable."""
     catalogue.check_split(dataset, split)
     if not source:
@@ -64,20 +60,20 @@ def write(
     arrays.save(path, data, {root.name: checksum(root) if root.is_file() else "folder"})
 
 
-def read(source: Path, dataset: str, split: str, most: int = MOST) -> Dataset:
+def read(source: Path, dataset: str, split: str) -> Dataset:
     """Read a user's images, each resized to the data set's side and cropped at the centre.
 
     `source` is a folder, or an archive that tarfile or zipfile reads. The order is the manifest's;
     from class folders (labelled in sorted order) the first image of every class, then the second,
-    ... At most `most` are taken, so that they fit into memory (5,000 take 1 GB). Raises `DataError`
+    ... At most `MOST` are taken, so that they fit into memory (they take 1 GB). Raises `DataError`
     if the source is missing or damaged, holds no images, or one of them cannot be read.
     """
     info = catalogue.info(dataset)
     with _open(source) as files:
         manifests = [name for name in files.names if PurePosixPath(name).name == MANIFEST]
         samples, classes = _listed(files, manifests[0]) if manifests else _by_folder(files)
-        logger.info("%s: %d of %d images", source, min(most, len(samples)), len(samples))
-        samples = samples[:most]
+        logger.info("%s: %d of %d images", source, min(MOST, len(samples)), len(samples))
+        samples = samples[:MOST]
         images = np.empty((len(samples), *info.shape), np.uint8)
         # Compressed archives can only be read forwards: keep the order of the archive.
         place = {name: k for k, name in enumerate(files.names)}
@@ -157,8 +153,7 @@ def _by_folder(files: Files) -> tuple[Samples, list[str]]:
         )
     classes = sorted(groups)
     labelled = ([(path, label) for path in groups[name]] for label, name in enumerate(classes))
-    turns = zip_longest(*labelled)
-    return [sample for turn in turns for sample in turn if sample is not None], classes
+    return [sample for turn in zip_longest(*labelled) for sample in turn if sample], classes
 
 
 def _listed(files: Files, manifest: str) -> tuple[Samples, list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -15,18 +15,7 @@ from gradleak.runtime.artifacts import check_array, read_tensors, whole, write_t
 from gradleak.runtime.metadata import Amount, Metadata
 
 ARRAYS = ("images", "labels", "indices")
-# Batches of more images are named by their number, not by their images.
-MOST_NAMED = 8
-
-
-class Images(Protocol):
-    """A batch (K, C, H, W) that is read in parts: an array, or a `Batch` of a target set."""
-
-    def __len__(self) -> int:
-        """K."""
-
-    def __getitem__(self, part: slice, /) -> np.ndarray:
-        """Images of `part`, (k, C, H, W)."""
+MOST_NAMED = 8  # batches of more images are named by their number, not by their images
 
 
 @dataclass(frozen=True)
@@ -56,10 +45,8 @@ class TargetSet:
 
     def inputs(self, batch: int, part: slice = slice(None)) -> np.ndarray:
         """Network inputs, float64 (K, C, H, W), or those of `part` of the images."""
-        small = (self.images[batch, part] / 255.0 + self.offset) / self.std
-        if self.enlarged == 1:
-            return small
-        return small.repeat(self.enlarged, axis=-2).repeat(self.enlarged, axis=-1)
+        small, times = (self.images[batch, part] / 255.0 + self.offset) / self.std, self.enlarged
+        return small if times == 1 else small.repeat(times, axis=-2).repeat(times, axis=-1)
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -93,6 +80,9 @@ class Batch:
     def __getitem__(self, part: slice) -> np.ndarray:
         """Inputs of `part` of the batch, float64 (k, C, H, W)."""
         return self.targets.inputs(self.number, part)
+
+
+Images = np.ndarray | Batch  # a batch (K, C, H, W) that is read in parts
 
 
 def build(data: Dataset, settings: dict[str, Any], count: int | None, size: int) -> TargetSet:
@@ -136,10 +126,9 @@ def _choose(data: Dataset, settings: dict[str, Any], count: int | None, size: in
     if settings["indices"] is not None:
         return [int(i) for i in settings["indices"]]
     assert count is not None
-    if settings["draw"] == "unique":
-        return _one_of_each(data, count, size)
-    if settings["draw"] == "random":
-        return _drawn(data, settings, count, size)
+    if settings["draw"] != "consecutive":
+        drawn = settings["draw"] == "random"
+        return _drawn(data, settings, count, size) if drawn else _one_of_each(data, count, size)
     first, end = settings["first"], settings["first"] + count * size
     if end > len(data):
         raise DataError(
@@ -158,8 +147,7 @@ def _one_of_each(data: Dataset, count: int, size: int) -> list[int]:
             f"{len(data.classes)} classes for a batch of {size}; lower batch."
         )
     places = [np.flatnonzero(labels == label)[:count] for label in range(size)]
-    fewest = min(map(len, places))
-    if fewest < count:
+    if (fewest := min(map(len, places))) < count:
         raise DataError(
             f"targets: draw: unique needs {count} images of each class, but {data.dataset}-"
             f"{data.split} has only {fewest} of one; lower count."
@@ -175,8 +163,7 @@ def _drawn(data: Dataset, settings: dict[str, Any], count: int, size: int) -> li
     for number in range(count):
         draw = np.random.default_rng((settings["seed"], number))
         chosen = draw.permutation(all_classes)[:wanted]
-        places = np.flatnonzero(np.isin(labels, chosen))
-        if len(places) < size:
+        if len(places := np.flatnonzero(np.isin(labels, chosen))) < size:
             raise DataError(
                 f"targets: draw: random finds {len(places)} images of {wanted} classes in "
                 f"{data.dataset}-{data.split} for a batch of {size}; raise classes or lower batch."
@@ -187,8 +174,7 @@ def _drawn(data: Dataset, settings: dict[str, Any], count: int, size: int) -> li
 
 def resized(images: np.ndarray, size: int | None, how: str) -> tuple[np.ndarray, int]:
     """Images (n, C, H, W) brought to `size`, but for the repetitions of pixels, returned beside."""
-    height, width = images.shape[2:]
-    plan = fit((height, width), size, how, "targets")
+    plan = fit((images.shape[2], images.shape[3]), size, how, "targets")
     images = images[:, :, plan.rows, plan.columns]
     return images if plan.side is None else bilinear(images, plan.side), plan.repeat
 
@@ -214,14 +200,12 @@ def read(path: str) -> TargetSet:
     tensors, metadata = read_tensors(path, _Metadata)
     with whole(path):
         images = check_array(tensors, "images", ["uint8"], [None] * 5)
-        labels, indices = (
-            check_array(tensors, name, ["int64"], images.shape[:2])
-            for name in ("labels", "indices")
-        )
+        batches = images.shape[:2]
+        labels, indices = (check_array(tensors, k, ["int64"], batches) for k in ARRAYS[1:])
         words = {int(label): word for label, word in metadata["words"].items()}
         unknown = set(labels.ravel().tolist()) - words.keys()
         if unknown or len(metadata["names"]) != len(images):
             raise ValueError("a label or a batch has no name")
     known = {name: metadata[name] for name in _Metadata.model_fields}
-    named = known | {"names": tuple(metadata["names"]), "words": words}
-    return TargetSet(images=images, labels=labels, indices=indices, **named)
+    known |= {"names": tuple(metadata["names"]), "words": words}
+    return TargetSet(images, labels, indices, **known)

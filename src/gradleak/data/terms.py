@@ -33,9 +33,7 @@ TERMS = {
         False, "its terms of access allow non-commercial research and no redistribution"
     ),
     "digits": Terms(True, "CC BY 4.0, E. Alpaydin and C. Kaynak (UCI, handwritten digits)"),
-    "photos10": _PHOTOS,
-    "photos100": _PHOTOS,
-    "photos224": _PHOTOS,
+    **dict.fromkeys(("photos10", "photos100", "photos224"), _PHOTOS),
 }
 
 

@@ -8,12 +8,7 @@ from gradleak.errors import NotApplicable, NumericsError
 
 NAMES = ("identity", "tanh", "sigmoid", "leaky_relu", "relu")
 INVERTIBLE = ("identity", "tanh", "sigmoid", "leaky_relu")
-# Activations with a(c·z) = c·a(z) for c > 0.
-HOMOGENEOUS = ("identity", "leaky_relu", "relu")
-# Activations whose slope jumps at 0.
-KINKED = ("leaky_relu", "relu")
-# Default distance inside an activation's range to which values beyond it are moved.
-INSIDE = 1e-6
+INSIDE = 1e-6  # default distance inside an activation's range to which values beyond it are moved
 # A ReLU value above this multiple of the error that its negative values show, and of this many
 # roundings of the largest value, may be true; one above this fraction of the largest is.
 ZERO_ERRORS, ZERO_ROUNDINGS, TRUE_SHARE = 2.0, 8.0, 1e-2
@@ -62,12 +57,12 @@ class Activation:
     @property
     def is_kinked(self) -> bool:
         """True if a'(z) jumps at 0."""
-        return self.name in KINKED
+        return self.name in ("leaky_relu", "relu")
 
     @property
     def is_homogeneous(self) -> bool:
         """True if a(c·z) = c·a(z) for all c > 0."""
-        return self.name in HOMOGENEOUS
+        return self.name in ("identity", "leaky_relu", "relu")
 
     @property
     def is_sloped(self) -> bool:
@@ -94,8 +89,7 @@ class Activation:
         low, high = self.limits
         if margin > 0:
             x = np.clip(x, low + margin, high - margin)
-        outside = int(np.sum(~((x > low) & (x < high))))
-        if outside:
+        if outside := int(np.sum(~((x > low) & (x < high)))):
             raise NumericsError(
                 f"{outside} of {x.size} values lie at or beyond the ends ({low:g}, {high:g}) of "
                 f"'{self.name}', where its inverse is infinite; use float64 gradients or weights "
@@ -122,12 +116,10 @@ class Activation:
 
 
 def _zero_level(x: np.ndarray) -> float:
-    """Value up to which a computed output of ReLU counts as zero.
-
-    ReLU gives no negative values, so the most negative one measures the error of x. Between
-    `ZERO_ERRORS` times that (or a few roundings) and `TRUE_SHARE` of the largest value, zeros with
-    larger errors meet small true values; the level lies in the widest gap, by ratio.
-    """
+    """Value up to which a computed output of ReLU counts as zero."""
+    # ReLU gives no negative values, so the most negative one measures the error of x. Between
+    # `ZERO_ERRORS` times that (or a few roundings) and `TRUE_SHARE` of the largest value, zeros
+    # with larger errors meet small true values; the level lies in the widest gap, by ratio.
     largest = float(np.abs(x).max(initial=0.0))
     error = ZERO_ERRORS * float(np.maximum(-x, 0.0).max(initial=0.0))
     low = max(error, ZERO_ROUNDINGS * float(np.finfo(x.dtype).eps) * largest)

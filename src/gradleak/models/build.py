@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -14,10 +15,9 @@ from gradleak.models.activations import Activation
 from gradleak.models.chain import POOL, Chain, ConvLayer, ConvPart, LinearLayer
 from gradleak.models.locks import KEY, names_of
 
-# Values stored for the backward pass of one part of a batch: 1 GiB in float32.
-ACTIVATIONS = 2**28
-# Largest number of channels that oneDNN computes at a time.
-AT_A_TIME = 16
+ACTIVATIONS = 2**28  # values stored for the backward pass of one part of a batch: 1 GiB in float32
+AT_A_TIME = 16  # largest number of channels that oneDNN computes at a time
+STATISTICS = (("running_mean", np.zeros), ("running_var", np.ones))
 
 
 def activation_module(activation: Activation) -> nn.Module:
@@ -63,8 +63,7 @@ class ChainModule(nn.Module):
                     self._add_norm(part, statistics)
                 self.add_module(own.name, _convolution(own))
             else:
-                linear = nn.Linear(layer.inputs, layer.outputs, bias=layer.bias)
-                self.add_module(layer.name, linear)
+                self.add_module(layer.name, nn.Linear(layer.inputs, layer.outputs, layer.bias))
         self.activations = nn.ModuleList(activation_module(a.activation) for a in chain.layers)
 
     def _add_norm(self, part: ConvPart, statistics: bool) -> None:
@@ -103,30 +102,24 @@ class ChainModule(nn.Module):
             return norm(z)
         assert isinstance(norm, nn.BatchNorm2d)
         # At once, as in a batch norm: another pass over z costs 2 % of ResNet-20's step.
-        statistics, scale_shift = (norm.running_mean, norm.running_var), self.unlocked(part.name)
         own = norm.training or norm.running_mean is None
-        return functional.batch_norm(
-            z, *statistics, *scale_shift, own, norm.momentum or 0.0, norm.eps
-        )
+        factors = (*self.unlocked(part.name), own, norm.momentum or 0.0, norm.eps)
+        return functional.batch_norm(z, norm.running_mean, norm.running_var, *factors)
 
     def unlocked(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
         """Return γ and β (O,) from the key of the locked convolution `name` (FedKL eq. 37)."""
         # By getattr: get_submodule and get_buffer cost LeNet's step 1 %.
         key = getattr(self, f"{name}{KEY}")
-        activation = self._unlock[name]
+        layers = (getattr(self, own) for own in names_of(name).values())
         # In full precision, since a long key makes long sums.
         with torch.autocast(key.device.type, enabled=False):
-            scale, shift = (
-                activation(_affine(getattr(self, own), key)) for own in names_of(name).values()
-            )
+            scale, shift = (self._unlock[name](_affine(layer, key)) for layer in layers)
         return scale, shift
 
     def classify(self, x: torch.Tensor) -> torch.Tensor:
         """Output of the last activation for outputs of the convolutions (B, n)."""
-        depth = len(self.chain.convolutions)
-        for layer, activation in zip(
-            self.chain.layers[depth:], self.activations[depth:], strict=True
-        ):
+        pairs = list(zip(self.chain.layers, self.activations, strict=True))
+        for layer, activation in pairs[len(self.chain.convolutions) :]:
             assert isinstance(layer, LinearLayer)
             x = activation(self.get_submodule(layer.name)(x))
             x = functional.dropout(x, layer.dropout, self.training) if layer.dropout else x
@@ -152,23 +145,18 @@ def fast_layout(chain: Chain) -> torch.memory_format:
     a stride and fewer channels in that layout it writes out of bounds when it computes the
     gradient of the weights (https://github.com/uxlfoundation/oneDNN/issues/6035).
     """
-    unsafe = any(
-        shape.kernel == (1, 1) and max(shape.stride) > 1 and shape.channels < AT_A_TIME
-        for shape in (part.shape for part in chain.parts)
-    )
-    return torch.contiguous_format if unsafe else torch.channels_last
-
-
-STATISTICS = (("running_mean", np.zeros), ("running_var", np.ones))
+    for shape in (part.shape for part in chain.parts):
+        if shape.kernel == (1, 1) and max(shape.stride) > 1 and shape.channels < AT_A_TIME:
+            return torch.contiguous_format
+    return torch.channels_last
 
 
 def with_statistics(chain: Chain, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Add running statistics of untrained batch norms, 0 and 1, to the weights of a chain."""
     out = dict(weights)
-    for part in chain.parts:
+    for part, (kind, start) in product(chain.parts, STATISTICS):
         if part.normed:
-            for kind, start in STATISTICS:
-                out.setdefault(f"{part.norm}.{kind}", start(part.shape.filters, np.float32))
+            out.setdefault(f"{part.norm}.{kind}", start(part.shape.filters, np.float32))
     return out
 
 

@@ -13,13 +13,10 @@ from gradleak.models.locks import Lock, Locked
 from gradleak.operators.shape import ConvShape
 
 IDENTITY = Activation("identity")
-# Side of a pool's blocks, and its stride.
-POOL = 2
-# Suffix of the name of a skip's projection, after that of the layer where it ends.
-SKIP = "_skip"
+POOL = 2  # side of a pool's blocks, and its stride
+SKIP = "_skip"  # suffix of the name of a skip's projection, after that of the layer where it ends
 PaddingMode = Literal["zeros", "replicate"]
-# Fields of a `ConvSpec` that a layer has in its `shape`.
-SIZES = ("filters", "kernel", "stride", "padding")
+SIZES = ("filters", "kernel", "stride", "padding")  # of a `ConvSpec`; a layer's are in its `shape`
 
 
 @dataclass(frozen=True)
@@ -89,8 +86,8 @@ class ConvLayer:
         own = ConvPart(self.name, 1, self.shape, bias, gain, padding, self.normed, self.lock)
         if self.projection is None:
             return (own,)
-        name, lock = f"{self.name}{SKIP}", self.skip_lock
-        normed = self.norm != "none" or lock is not None
+        lock, normed = self.skip_lock, self.norm != "none" or self.skip_lock is not None
+        name = f"{self.name}{SKIP}"
         return own, ConvPart(name, self.skip, self.projection, normed=normed, lock=lock)
 
     @property
@@ -221,15 +218,14 @@ class Chain:
 
     def _convolution(self, spec: ConvSpec, sizes: list[tuple[int, int, int]]) -> ConvLayer:
         """The next convolution; `sizes` are the inputs (C, H, W) of all layers up to it."""
-        number, (channels, *size) = len(sizes), sizes[-1]
-        own = vars(spec).copy()
+        name, own = f"conv{len(sizes)}", vars(spec).copy()
         taken = {key: own.pop(key) for key in SIZES}
         try:
-            shape = ConvShape(channels=channels, size=(size[0], size[1]), **taken)
+            shape = ConvShape(channels=sizes[-1][0], size=sizes[-1][1:], **taken)
         except ConfigError as error:
             reason = str(error).removeprefix("convolution: ")
-            raise self._error(f"convolution {number}: {reason}") from error
-        name, (height, width) = f"conv{number}", shape.output
+            raise self._error(f"convolution {len(sizes)}: {reason}") from error
+        height, width = shape.output
         if spec.pool in ("max", "average") and (height % POOL or width % POOL):
             raise self._error(
                 f"{name} gives {height}x{width}, which a pool of {POOL}x{POOL} does not divide; "
@@ -253,23 +249,18 @@ class Chain:
         output: tuple[int, int, int],
         sizes: list[tuple[int, int, int]],
     ) -> ConvShape | None:
-        """Projection of a skip, if it has one; raises if the ends of the skip do not fit.
-
-        `output` is the layer's linear output, `sizes` the inputs of all layers up to it.
-        """
+        """Projection of a skip to the linear `output`; raises if the skip's ends do not fit."""
         if spec.skip_lock is not None and not spec.projection:
             raise self._error(
                 f"{name} has a lock in its skip but no projection; give it projection: true"
             )
-        if not spec.skip:
-            if spec.projection:
-                raise self._error(f"{name} has a projection but no skip; give it skip: n")
-            return None
+        if spec.projection and not spec.skip:
+            raise self._error(f"{name} has a projection but no skip; give it skip: n")
         if spec.skip > len(sizes):
             raise self._error(
                 f"{name} has skip: {spec.skip}, but only {len(sizes)} layers end there; lower it"
             )
-        start = sizes[-spec.skip]
+        start = sizes[-spec.skip] if spec.skip else output
         if not spec.projection:
             if output != start:
                 raise self._error(
@@ -288,20 +279,16 @@ class Chain:
 
     def describe(self) -> dict[str, Any]:
         """Return the chain as a dict for JSON; `from_description` reads it back."""
-        kinds = [
+        layers = [
             {"kind": "conv" if isinstance(spec, ConvSpec) else "fc", **asdict(spec)}
             for spec in self.specs
         ]
-        for entry in kinds:
+        for entry in layers:
             # Omitted if unused, as in descriptions from before skips could be locked.
             if entry.get("skip_lock") is None:
                 entry.pop("skip_lock", None)
-        return {
-            "name": self.name,
-            "input": list(self.input),
-            "layers": kinds,
-            "spread": self.spread,
-        }
+        own = {"name": self.name, "input": list(self.input)}
+        return {**own, "layers": layers, "spread": self.spread}
 
     @staticmethod
     def from_description(content: dict[str, Any]) -> Chain:
@@ -374,11 +361,9 @@ class Chain:
     @property
     def parameters(self) -> int:
         """Number of weights and biases of all layers."""
-        return sum(part.parameters for part in self.parts) + sum(
-            layer.outputs * (layer.inputs + layer.bias)
-            for layer in self.layers
-            if isinstance(layer, LinearLayer)
-        )
+        linear = (layer for layer in self.layers if isinstance(layer, LinearLayer))
+        own = sum(layer.outputs * (layer.inputs + layer.bias) for layer in linear)
+        return own + sum(part.parameters for part in self.parts)
 
     @property
     def classes(self) -> int:

@@ -30,10 +30,8 @@ def live_channels(
     for layer in layers:
         least, most = _linear(layer, weights, lows, highs)
         lows, highs = layer.activation.forward(least), layer.activation.forward(most)
-        if layer.activation.name == "relu":
-            live = ~(most <= 0.0)
-        else:
-            live = (least != 0.0) | (most != 0.0) | (lows != 0.0)
+        relu = layer.activation.name == "relu"
+        live = ~(most <= 0.0) if relu else (least != 0.0) | (most != 0.0) | (lows != 0.0)
         found.append(np.flatnonzero(live))
     return found
 
@@ -56,17 +54,16 @@ def drop_silent(module: ChainModule, live: list[np.ndarray]) -> None:
 
     One channel stays where none is live. The classifier's output is no longer valid.
     """
-    before = np.arange(module.chain.input[0])
+    before = torch.arange(module.chain.input[0])
     for layer, channels in zip(module.chain.convolutions, live, strict=True):
         convolution = module.get_submodule(layer.name)
         assert isinstance(convolution, nn.Conv2d)
         rows = torch.from_numpy(_kept(channels))
-        weight = convolution.weight.detach()[rows][:, torch.from_numpy(before)]
-        convolution.weight = nn.Parameter(weight)
+        convolution.weight = nn.Parameter(convolution.weight.detach()[rows][:, before])
         if convolution.bias is not None:
             convolution.bias = nn.Parameter(convolution.bias.detach()[rows])
         convolution.in_channels, convolution.out_channels = len(before), len(rows)
-        before = _kept(channels)
+        before = rows
 
 
 def with_silent(chain: Chain, features: torch.Tensor, live: list[np.ndarray]) -> torch.Tensor:

@@ -29,8 +29,8 @@ class ModelFile:
 
 def select(tensors: dict[str, np.ndarray], chain: str, *index: int) -> dict[str, np.ndarray]:
     """Select the entries of one chain, without its name, at `index` of their leading dimensions."""
-    prefix = f"{chain}/"
-    return {k.removeprefix(prefix): v[index] for k, v in tensors.items() if k.startswith(prefix)}
+    own = f"{chain}/"
+    return {k.removeprefix(own): v[index] for k, v in tensors.items() if k.startswith(own)}
 
 
 def fingerprint(weights: Mapping[str, np.ndarray]) -> str:

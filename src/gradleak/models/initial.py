@@ -5,22 +5,30 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from gradleak.models.chain import Chain, ConvPart, LinearLayer
-from gradleak.models.locks import KEY, Locked, names_of
+from gradleak.models.locks import KEY, is_private, names_of
 
 # Names of the random streams of lock weights and keys, beside the seed. Words, since NumPy pads
 # short seeds with zeros: small numbers would repeat the streams of attacks and training runs.
 LOCKS, KEYS = b"locks", b"keys"
 
 
-def _parts(chain: Chain) -> Iterator[ConvPart | LinearLayer]:
-    """Convolutions, then fully connected layers, in the order in which they are drawn."""
-    yield from chain.parts
-    yield from (layer for layer in chain.layers if isinstance(layer, LinearLayer))
-
-
-def _is_scaled(part: ConvPart | LinearLayer) -> bool:
-    """True if a batch norm with scale and shift of its own follows."""
-    return isinstance(part, ConvPart) and part.normed and part.lock is None
+def _arrays(chain: Chain) -> Iterator[tuple[str, tuple[int, ...], float, float]]:
+    """Name, shape, limit and gain of each array in the order of draws; all are gain at limit 0."""
+    parts: list[ConvPart | LinearLayer] = [*chain.parts]
+    for part in parts + [layer for layer in chain.layers if isinstance(layer, LinearLayer)]:
+        name, limit = part.name, chain.spread or 1.0 / np.sqrt(np.prod(part.size[1:]))
+        yield f"{name}.weight", part.size, limit, part.gain
+        if isinstance(part, ConvPart) and part.normed and part.lock is None:
+            yield f"{name}_norm.weight", part.size[:1], 0.0, 1.0
+            yield f"{name}_norm.bias", part.size[:1], 0.0, 0.0
+        if part.bias:
+            yield f"{name}.bias", part.size[:1], limit, 1.0
+    # They ignore `spread`: keys are long, and would saturate the lock's activation.
+    for layer in chain.locked:
+        limit = 1.0 / np.sqrt(layer.lock.key)
+        for name in names_of(layer.name).values():
+            yield f"{name}.weight", (layer.filters, layer.lock.key), limit, 1.0
+            yield f"{name}.bias", (layer.filters,), limit, 1.0
 
 
 def initial_weights(chain: Chain, seed: int) -> dict[str, np.ndarray]:
@@ -28,56 +36,22 @@ def initial_weights(chain: Chain, seed: int) -> dict[str, np.ndarray]:
 
     This is PyTorch's default for convolutions and linear layers, and the "uniform distribution"
     of COPA section 3. A chain's `spread` replaces the limit, a layer's `gain` multiplies its
-    weights. NumPy draws them, so that a seed gives the same bits in every version of PyTorch.
+    weights; lock weights, which the server initialises its clients with, are in ±1/sqrt(S). NumPy
+    draws them, so that a seed gives the same bits in every version of PyTorch.
     """
-    generator = np.random.default_rng(seed)
-    out: dict[str, np.ndarray] = {}
-    for part in _parts(chain):
-        limit = chain.spread or 1.0 / np.sqrt(np.prod(part.size[1:]))
-        weight = part.gain * generator.uniform(-limit, limit, part.size)
-        out[f"{part.name}.weight"] = weight.astype(np.float32)
-        if _is_scaled(part):
-            out[f"{part.name}_norm.weight"] = np.ones(part.size[0], np.float32)
-            out[f"{part.name}_norm.bias"] = np.zeros(part.size[0], np.float32)
-        if part.bias:
-            drawn = generator.uniform(-limit, limit, part.size[0])
-            out[f"{part.name}.bias"] = drawn.astype(np.float32)
-    return out | _locks(chain, seed)
-
-
-def _lock_shapes(layer: Locked) -> dict[str, tuple[int, ...]]:
-    kinds = {"weight": (layer.filters, layer.lock.key), "bias": (layer.filters,)}
-    names = names_of(layer.name).values()
-    return {f"{name}.{kind}": size for name in names for kind, size in kinds.items()}
-
-
-def _locks(chain: Chain, seed: int) -> dict[str, np.ndarray]:
-    """Draw the lock weights that the server initialises its clients with: uniform in ±1/sqrt(S).
-
-    They have a separate generator, so that a network has the same other weights with and without
-    a lock, and ignore `spread`: keys are long, and would saturate the lock's activation.
-    """
-    generator = np.random.default_rng((seed, *LOCKS))
+    # Two generators, so that a network has the same other weights with and without a lock.
+    others, locks = np.random.default_rng(seed), np.random.default_rng((seed, *LOCKS))
     out = {}
-    for layer in chain.locked:
-        limit = 1.0 / np.sqrt(layer.lock.key)
-        for name, size in _lock_shapes(layer).items():
-            out[name] = generator.uniform(-limit, limit, size).astype(np.float32)
+    for name, shape, limit, gain in _arrays(chain):
+        generator = locks if is_private(name) else others
+        drawn = generator.uniform(-limit, limit, shape) if limit else np.ones(shape)
+        out[name] = (gain * drawn).astype(np.float32)
     return out
 
 
 def parameter_shapes(chain: Chain) -> dict[str, tuple[int, ...]]:
     """Shape of each array that `initial_weights` draws for a chain."""
-    out: dict[str, tuple[int, ...]] = {}
-    for part in _parts(chain):
-        out[f"{part.name}.weight"] = part.size
-        ones = [f"{part.name}.bias"] if part.bias else []
-        if _is_scaled(part):
-            ones += [f"{part.name}_norm.weight", f"{part.name}_norm.bias"]
-        out |= dict.fromkeys(ones, part.size[:1])
-    for layer in chain.locked:
-        out |= _lock_shapes(layer)
-    return out
+    return {name: shape for name, shape, *_ in _arrays(chain)}
 
 
 def draw_key(chain: Chain, client: int, seed: int) -> dict[str, np.ndarray]:

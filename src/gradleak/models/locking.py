@@ -25,22 +25,16 @@ def with_lock(
             raise ConfigError(
                 f"lock.layers: {name} is no convolution here; there are {_listed(own, skips)}."
             )
-    return tuple(
-        _locked(f"conv{number}", spec, layers, lock) if isinstance(spec, ConvSpec) else spec
-        for number, spec in enumerate(specs, 1)
-    )
-
-
-def _locked(name: str, spec: ConvSpec, layers: Sequence[str], lock: Lock) -> ConvSpec:
-    """Lock a convolution and its projection, each if it is named."""
-    if name in layers:
-        # `norm` would add one behind a projection too, which a lock does not need.
-        spec = replace(spec, norm=spec.norm if spec.projection else "batch", lock=lock)
-    return replace(spec, skip_lock=lock) if f"{name}{SKIP}" in layers else spec
+    for name, spec in named.items():
+        if name in layers:
+            # `norm` would add one behind a projection too, which a lock does not need.
+            norm = spec.norm if spec.projection else "batch"
+            named[name] = replace(spec, norm=norm, lock=lock)
+        if f"{name}{SKIP}" in layers:
+            named[name] = replace(named[name], skip_lock=lock)
+    return tuple(named.get(f"conv{number}", spec) for number, spec in enumerate(specs, 1))
 
 
 def _listed(own: Sequence[str], skips: Sequence[str]) -> str:
-    if not own:
-        return "none"
-    *others, last = f"conv1 to {own[-1]}", *skips
+    *others, last = f"conv1 to {own[-1]}" if own else "none", *skips
     return f"{', '.join(others)} and {last}" if others else last

@@ -8,13 +8,11 @@ import numpy as np
 from gradleak.errors import NumericsError
 
 BINARY = ("logistic", "exponential", "hinge")
-# −output[label], without softmax: NLLLoss of raw outputs, as in MKOR's code.
-RAW = "raw_logits"
-# Losses of one output a class.
-OF_CLASSES = ("cross_entropy", RAW)
+RAW = "raw_logits"  # −output[label], without softmax: NLLLoss of raw outputs, as in MKOR's code
+OF_CLASSES = ("cross_entropy", RAW)  # losses of one output a class
 LOSSES = (*OF_CLASSES, *BINARY)
-# Relative tolerance below the minimum of ∂ℓ/∂μ·μ: gradients shared in float32 are rounded.
-ROUNDING = 1e-5
+EPSILON = float(np.finfo(float).eps)
+ROUNDING = 1e-5  # tolerance below the minimum of ∂ℓ/∂μ·μ, as gradients in float32 are rounded
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class MarginLoss:
         For the logistic loss the root of 1 + e^−μ = μ (1.278), else 1; the hinge loss jumps there.
         """
         if self.name == "logistic":
-            return _root(lambda mu: 1.0 + np.exp(-mu) - mu, 1.0, 2.0, xtol=1e-15)
+            return _root(lambda mu: 1.0 + np.exp(-mu) - mu, 1.0, 2.0, 1e-15, 4.0 * EPSILON)
         return 1.0
 
     def margins(self, product: float) -> tuple[float, ...]:
@@ -81,26 +79,29 @@ class MarginLoss:
         def along(mu: float) -> float:
             return float(self.product(mu)) - product
 
+        def far(mu: float) -> float:
+            while along(mu) < 0:
+                mu *= 2.0
+            return mu
+
         if product > 0:
-            low = -1.0
-            while along(low) < 0:
-                low *= 2.0
-            return (_root(along, low, 0.0, xtol=1e-300, rtol=1e-15),)
-        first = _root(along, 0.0, np.nextafter(self.turn, 0.0), xtol=1e-300, rtol=1e-15)
+            return (_root(along, far(-1.0), 0.0),)
+        first = _root(along, 0.0, np.nextafter(self.turn, 0.0))
         if self.name == "hinge":
             return (first,)
-        high = 2.0 * self.turn
-        while along(high) < 0:
-            high *= 2.0
-        return first, _root(along, self.turn, high, xtol=1e-300, rtol=1e-15)
+        return first, _root(along, self.turn, far(2.0 * self.turn))
 
 
 def _root(
-    function: Callable[[float], float], low: float, high: float, **tolerances: float
+    function: Callable[[float], float],
+    low: float,
+    high: float,
+    xtol: float = 1e-300,
+    rtol: float = 1e-15,
 ) -> float:
     from scipy.optimize import brentq  # takes a third of a second in every job
 
-    return float(brentq(function, low, high, **tolerances))
+    return float(brentq(function, low, high, xtol=xtol, rtol=rtol))
 
 
 def output_gradient(loss: str, output: np.ndarray, label: int) -> np.ndarray:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from math import prod
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gradleak.errors import ConfigError
-from gradleak.models.chain import POOL, Chain, ConvLayer, Layer
+from gradleak.models.chain import POOL, Chain, ConvLayer, Layer, LinearLayer
 from gradleak.models.losses import output_gradient
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.shape import ConvShape
@@ -26,10 +27,8 @@ def unknown_keys(chain: Chain) -> str:
 
     ``norm: batch`` is one of them since it depends on the other images of a batch.
     """
-    keys = {
-        "norm: batch": chain.is_normalised,
-        "projection: true": any(layer.projection is not None for layer in chain.convolutions),
-    }
+    projected = any(layer.projection is not None for layer in chain.convolutions)
+    keys = {"norm: batch": chain.is_normalised, "projection: true": projected}
     keys |= {f"pool: {a.pool}": True for a in chain.convolutions if a.pool not in POOLS}
     return ", ".join(key for key, there in keys.items() if there)
 
@@ -50,16 +49,14 @@ def _values(
         weight = weights[f"{layer.name}.weight"].astype(np.float64)
         bias = weights.get(f"{layer.name}.bias", np.zeros(1))
         if isinstance(layer, ConvLayer):
-            z = _convolution(weight, layer).apply(_padded(x, layer))
+            z = _built(weight.tobytes(), _padded_shape(layer)).apply(_padded(x, layer))
             bias = np.repeat(bias, layer.shape.positions) if layer.bias else bias
             if layer.skip:
                 z = z + inputs[-layer.skip]
         else:
             z = weight @ x
         outputs.append(z + bias)
-        x = layer.activation.forward(outputs[-1])
-        if isinstance(layer, ConvLayer):
-            x = _pooled(x, layer)
+        x = _pooled(layer.activation.forward(outputs[-1]), layer)
     return [*inputs, x], outputs
 
 
@@ -69,11 +66,6 @@ def _padded_shape(layer: ConvLayer) -> ConvShape:
         return shape
     (down, across), (height, width) = shape.padding, shape.size
     return replace(shape, padding=(0, 0), size=(height + 2 * down, width + 2 * across))
-
-
-def _convolution(weight: np.ndarray, layer: ConvLayer) -> Convolution:
-    """W of a layer, `weight` in float64; built once for images that share it."""
-    return _built(weight.tobytes(), _padded_shape(layer))
 
 
 def _padded(x: np.ndarray, layer: ConvLayer) -> np.ndarray:
@@ -88,9 +80,8 @@ def _padded(x: np.ndarray, layer: ConvLayer) -> np.ndarray:
 def _unpadded(x: np.ndarray, layer: ConvLayer) -> np.ndarray:
     if layer.padding_mode == "zeros":
         return x
-    out = np.zeros(layer.shape.channels * layer.shape.size[0] * layer.shape.size[1])
-    places = _padded(np.arange(out.size), layer)
-    np.add.at(out, places, x)
+    out = np.zeros(layer.shape.channels * prod(layer.shape.size))
+    np.add.at(out, _padded(np.arange(out.size), layer), x)
     return out
 
 
@@ -101,32 +92,30 @@ def _blocks(x: np.ndarray, layer: ConvLayer) -> np.ndarray:
     return split.swapaxes(2, 3).reshape(layer.shape.filters, height, width, POOL**2)
 
 
-def _pooled(x: np.ndarray, layer: ConvLayer) -> np.ndarray:
-    if layer.pool == "none":
+def _pooled(x: np.ndarray, layer: Layer) -> np.ndarray:
+    if isinstance(layer, LinearLayer) or layer.pool == "none":
         return x
     blocks = _blocks(x, layer)
     return (blocks.max(-1) if layer.pool == "max" else blocks.mean(-1)).ravel()
 
 
-def _unpooled(back: np.ndarray, x: np.ndarray, layer: ConvLayer) -> np.ndarray:
+def _unpooled(back: np.ndarray, x: np.ndarray, layer: Layer) -> np.ndarray:
     """Adjoint of `_pooled` at `x`, flat."""
-    if layer.pool == "none":
+    if isinstance(layer, LinearLayer) or layer.pool == "none":
         return back
-    height, width = layer.grid
-    if layer.pool == "average":
-        share = np.full((layer.shape.filters, height, width, POOL**2), 1.0 / POOL**2)
-    else:
+    share = np.full(POOL**2, 1.0 / POOL**2)
+    if layer.pool == "max":
         share = np.eye(POOL**2)[_blocks(x, layer).argmax(-1)]
-    spread = share * back.reshape(layer.shape.filters, height, width, 1)
-    return spread.reshape(*share.shape[:3], POOL, POOL).swapaxes(2, 3).ravel()
+    spread = share * back.reshape(layer.shape.filters, *layer.grid, 1)
+    return spread.reshape(*spread.shape[:3], POOL, POOL).swapaxes(2, 3).ravel()
 
 
 @lru_cache(maxsize=16)
 def _built(weight: bytes, shape: ConvShape) -> Convolution:
     """W of a layer, by value: building it takes longer than the products with it."""
-    sizes = (shape.filters, shape.channels, *shape.kernel)
     from gradleak.operators.convolution import Convolution  # SciPy takes long to import
 
+    sizes = (shape.filters, shape.channels, *shape.kernel)
     return Convolution(np.frombuffer(weight, np.float64).reshape(sizes), shape)
 
 
@@ -187,16 +176,15 @@ def _backward(
     """Return X of each layer and the output, and dJ/dZ of each layer, flat."""
     inputs, z = _values(chain, chain.layers, weights, image)
     # dJ/dX of the input of each layer, and after the last layer dJ/d(output).
-    back: list[np.ndarray | float] = [0.0] * len(chain.layers)
-    back.append(output_gradient(loss, inputs[-1], label))
+    back: list[Any] = [0.0] * len(chain.layers) + [output_gradient(loss, inputs[-1], label)]
     found: list[np.ndarray] = [np.empty(0)] * len(chain.layers)
     for i, layer in reversed(list(enumerate(chain.layers))):
-        if isinstance(layer, ConvLayer):
-            back[i + 1] = _unpooled(np.asarray(back[i + 1]), layer.activation.forward(z[i]), layer)
-        delta = found[i] = back[i + 1] * layer.activation.derivative(z[i])
+        after = _unpooled(back[i + 1], layer.activation.forward(z[i]), layer)
+        delta = found[i] = after * layer.activation.derivative(z[i])
         weight = weights[f"{layer.name}.weight"].astype(np.float64)
         if isinstance(layer, ConvLayer):
-            back[i] = back[i] + _unpadded(_convolution(weight, layer).adjoint(delta), layer)
+            convolution = _built(weight.tobytes(), _padded_shape(layer))
+            back[i] = back[i] + _unpadded(convolution.adjoint(delta), layer)
             if layer.skip:
                 back[i + 1 - layer.skip] = back[i + 1 - layer.skip] + delta
         else:

@@ -47,11 +47,9 @@ def specs(
     """
     shape = KINDS[kind]
     count = sum(shape.blocks)
-    twice = [block for block in cut if list(cut).count(block) > 1]
-    if twice:
+    if twice := [block for block in cut if list(cut).count(block) > 1]:
         raise ConfigError(f"cut: {twice[0]} is listed twice; take one out.")
-    missing = sorted(set(cut) - set(range(1, count + 1)))
-    if missing:
+    if missing := sorted(set(cut) - set(range(1, count + 1))):
         raise ConfigError(
             f"cut: {missing[0]} is no block of {kind}, which has blocks 1 to {count}; correct it."
         )
@@ -61,8 +59,7 @@ def specs(
     for stage, blocks in enumerate(shape.blocks):
         for place in range(blocks):
             number += 1
-            stride = 2 if stage and not place else 1
-            inner = width * 2**stage
+            stride, inner = 2 if stage and not place else 1, width * 2**stage
             leaving = inner * shape.expansion
             plain = stride == 1 and entering == leaving
             layers += _block(inner, leaving, stride, skip=number not in cut, projected=not plain)

@@ -28,22 +28,18 @@ from gradleak.settings.validation_messages import ID_PATTERN, SENTENCE, undefine
 ActivationName = Literal["identity", "tanh", "sigmoid", "leaky_relu", "relu"]
 LossName = Literal["cross_entropy", "raw_logits", "logistic", "exponential", "hinge"]
 DatasetName = Literal["mnist", "cifar10", "cifar100", "imagenet"]
+SplitName = Literal["train", "test", "val"]
 # Keys of `data.mirrors`: data sets, and the networks of LPIPS.
 MirrorName = Literal[DatasetName, "lpips"]
 Precision = Literal["float32", "float64"]
 WEB = r"^https?://[^\s{}]+$"
 LONGEST_ID = 100  # file names have at most 255 bytes, and an id is a part of one
-# Largest number of a config, far beyond what any machine here could do; and seed, of 32 bits.
-MOST, MOST_SEED = 10**7, 2**32 - 1
-# Limits of offset and divisor of inputs, whose pixels are in [0, 1].
-MOST_OFFSET, LEAST_STD = 1000.0, 1e-4
-# Largest number of seeds, restarts or networks, each with its own array.
-MOST_DRAWS = 10_000
+MOST = 10**7  # largest number of a config, far beyond what any machine here could do
 Count = Annotated[int, Field(gt=0, le=MOST)]
 Whole = Annotated[int, Field(ge=0, le=MOST)]
-Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
-Offset = Annotated[float, Field(ge=-MOST_OFFSET, le=MOST_OFFSET)]
-Std = Annotated[float, Field(ge=LEAST_STD, le=1 / LEAST_STD)]
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
+Offset = Annotated[float, Field(ge=-1000.0, le=1000.0)]  # of inputs, whose pixels are in [0, 1]
+Std = Annotated[float, Field(ge=1e-4, le=1e4)]  # divisor of inputs
 
 
 def _no_period(value: str) -> str:
@@ -77,7 +73,7 @@ class ByScale(Section):
 def at_scale(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Validation context: scale and amounts; invalid ones, which fields report, are replaced."""
     scale = raw.get("scale")
-    scale = scale if isinstance(scale, str) and scale in ByScale.model_fields else "laptop"
+    scale = scale if scale in tuple(ByScale.model_fields) else "laptop"
     named, amounts = raw.get("scales"), {}
     for name, value in named.items() if isinstance(named, Mapping) else ():
         number = value.get(scale) if isinstance(value, Mapping) else value
@@ -133,10 +129,8 @@ def _complaint(words: str) -> PydanticCustomError:
 
 # An amount: a number, one for each scale, or the name of one in `scales`.
 AmountOrName = Annotated[int, _AtScale()]
-# The same for seeds, restarts or networks.
-Draws = Annotated[int, _AtScale(MOST_DRAWS)]
+Draws = Annotated[int, _AtScale(10_000)]  # the same for what has its own array: seeds, networks
 InputSize = Annotated[tuple[Count, Count, Count], Field(strict=False)]
-# The same, with names of `scales` allowed for sides.
 ScaledInputSize = Annotated[tuple[Count, AmountOrName, AmountOrName], Field(strict=False)]
 
 
@@ -152,10 +146,16 @@ def _pair(value: Any, validated: ValidatorFunctionWrapHandler) -> Any:
 
 def known_split(section: Any) -> Any:
     """Raise ValueError, naming the valid splits, for a `split` that the `dataset` does not have."""
-    splits = info(section.dataset).splits
-    if section.split not in splits:
+    if section.split not in (splits := info(section.dataset).splits):
         known = " and ".join(splits)
         raise ValueError(f"split: {section.dataset} has {known}, not {section.split}")
+    return section
+
+
+def sized(section: Any) -> Any:
+    """Raise ValueError for a `resize` without `size`."""
+    if section.resize != "repeat" and section.size is None:
+        raise ValueError(f"resize: {section.resize} goes with size; give it or take resize out")
     return section
 
 

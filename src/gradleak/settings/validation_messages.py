@@ -32,20 +32,18 @@ def sentence(error: ValidationError, model: type[BaseModel]) -> str:
     path = _user_path(first["loc"])
     # Members of a union, and of a list, each report an error for the same key.
     others = {_key(entry["loc"]) for entry in rest} - {_key(first["loc"])}
-    value = first.get("input")
+    value, kind = first.get("input"), first["type"]
     shown = repr(value) if not isinstance(value, dict | list) else ""
     number = f"{len(others)} more keys are" if len(others) > 1 else "1 more key is"
     more = f" ({number} wrong)" if others else ""
-    kind = first["type"]
     if kind == "extra_forbidden":
         last, known = str(first["loc"][-1]), _all_keys(model)
         if last in known:
             return f"key '{path}' does not belong here; remove it{more}."
         return f"unknown key '{path}'{nearest(last, known)}; correct or remove it{more}."
-    if kind == "missing":
-        return f"key '{path}' is missing; add it{more}."
-    if kind == "union_tag_not_found":
-        return f"key '{path}.{_tag(first)}' is missing; add it{more}."
+    if kind in ("missing", "union_tag_not_found"):
+        missing = path if kind == "missing" else f"{path}.{_tag(first)}"
+        return f"key '{missing}' is missing; add it{more}."
     if kind == "union_tag_invalid":
         method = str(first["ctx"]["tag"])
         choices = [word.strip("' ") for word in first["ctx"]["expected_tags"].split(",")]
@@ -54,9 +52,8 @@ def sentence(error: ValidationError, model: type[BaseModel]) -> str:
             f"choose one of {', '.join(choices)}{more}."
         )
     if kind == "string_pattern_mismatch" and first["ctx"]["pattern"] == ID_PATTERN:
-        where = path.removesuffix(f".{value}")
         rule = "use lower-case letters, digits and _, a letter first"
-        return f"{where}: {shown} is no id; {rule}{more}."
+        return f"{path.removesuffix(f'.{value}')}: {shown} is no id; {rule}{more}."
     if kind == SENTENCE:
         return f"{path}: {first['msg']}{more}."
     message = first["msg"].removeprefix("Value error, ")
@@ -108,6 +105,5 @@ def undefined(value: str, known: Iterable[str]) -> str:
 def check_known(key: str, values: Iterable[str], known: Iterable[str]) -> None:
     """Raise `ConfigError` at `key` for the first unknown of `values`, suggesting the nearest."""
     choices = list(known)
-    for value in values:
-        if value not in choices:
-            raise ConfigError(f"{key}: {undefined(value, choices)}.")
+    for value in (value for value in values if value not in choices):
+        raise ConfigError(f"{key}: {undefined(value, choices)}.")

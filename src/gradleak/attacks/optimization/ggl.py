@@ -103,7 +103,7 @@ class Ggl(Search):
 
         assert member.labels is not None
         device, label = member.scale.device, int(member.labels[0, 0])
-        generator = self._generator.placed(device)
+        generator = self._generator.to(device)
 
         def images(latents: np.ndarray) -> Tensor:
             """Images (P, 1, C, H, W), in the range of the input, of latent vectors (P, n)."""

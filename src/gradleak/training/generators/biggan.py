@@ -1,21 +1,36 @@
-"""The generator of BigGAN-deep (Brock et al. 2019), for inference only.
+"""BigGAN-deep (Brock et al. 2019): its generator, for inference only, and its published weights.
 
-Spectral norms are divided out of the weights and the norms' statistics are those of one truncation
-(`gradleak.training.generators.biggan_weights` does both), so neither is implemented here.
+Modules have the names of the published file. Spectral norms are divided out of its weights and the
+norms' statistics are those of one truncation, so neither is implemented here.
 """
 
+import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+
+from gradleak.errors import DataError
+from gradleak.training.generators.base import Generator
+
+PUBLISHED = (
+    "https://s3.amazonaws.com/models.huggingface.co/biggan/biggan-deep-256-pytorch_model.bin"
+)
+REMEDY = f"download {PUBLISHED} and set generators: NAME: weights to where it lies"
 
 # Side of the first grid, its channels in units of the width, and the bottleneck's factor.
 FIRST, WIDENING, NARROWING = 4, 16, 4
 # Channels of the queries and of the values of attention, as fractions of the input's.
 QUERIES, VALUES = 8, 2
+
+Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -37,8 +52,7 @@ class Sizes:
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
         """Create from a JSON record."""
-        blocks = tuple((bool(b[0]), int(b[1]), int(b[2])) for b in record["blocks"])
-        return cls(**{**record, "blocks": blocks})
+        return cls(**{**record, "blocks": tuple(map(tuple, record["blocks"]))})
 
     @property
     def condition(self) -> int:
@@ -54,47 +68,36 @@ BLOCKS = (
 DEEP_256 = Sizes(BLOCKS, attention=8)
 
 
-class _Statistics(nn.Module):
-    """Norm by fixed statistics."""
+class Norm(nn.Module):
+    """(x − mean) / √(variance + eps) · γ + β by fixed statistics.
 
-    mean: torch.Tensor
-    variance: torch.Tensor
+    γ and β are its own, or 1 + S c and T c under a condition c.
+    """
 
-    def __init__(self, channels: int, eps: float) -> None:
+    running_means: torch.Tensor
+    running_vars: torch.Tensor
+
+    def __init__(self, channels: int, eps: float, condition: int = 0) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(channels))
-        self.register_buffer("variance", torch.ones(channels))
+        self.register_buffer("running_means", torch.zeros(channels))
+        self.register_buffer("running_vars", torch.ones(channels))
         self.eps = eps
+        if condition:
+            self.scale = nn.Linear(condition, channels, bias=False)
+            self.offset = nn.Linear(condition, channels, bias=False)
+        else:
+            self.weight = nn.Parameter(torch.ones(channels))
+            self.bias = nn.Parameter(torch.zeros(channels))
 
-
-class Norm(_Statistics):
-    """(x − mean) / √(variance + eps) · (1 + S c) + T c, under the condition c."""
-
-    def __init__(self, channels: int, condition: int, eps: float) -> None:
-        super().__init__(channels, eps)
-        self.scale = nn.Linear(condition, channels, bias=False)
-        self.offset = nn.Linear(condition, channels, bias=False)
-
-    def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
-        """Normalise x (B, C, H, W) under conditions (B, m)."""
-        normed = functional.batch_norm(x, self.mean, self.variance, eps=self.eps)
+    def forward(self, x: torch.Tensor, condition: torch.Tensor | None = None) -> torch.Tensor:
+        """Normalise x (B, C, H, W), under conditions (B, m) if it has none of its own."""
+        weight, bias = (self.weight, self.bias) if condition is None else (None, None)
+        fixed = (self.running_means, self.running_vars)
+        normed = functional.batch_norm(x, *fixed, weight, bias, eps=self.eps)
+        if condition is None:
+            return normed
         scale, offset = self.scale(condition), self.offset(condition)
         return torch.addcmul(offset[..., None, None], normed, 1.0 + scale[..., None, None])
-
-
-class LastNorm(_Statistics):
-    """Norm with a scale and a shift of its own."""
-
-    def __init__(self, channels: int, eps: float) -> None:
-        super().__init__(channels, eps)
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise x (B, C, H, W)."""
-        return functional.batch_norm(
-            x, self.mean, self.variance, self.weight, self.bias, eps=self.eps
-        )
 
 
 class Block(nn.Module):
@@ -103,24 +106,19 @@ class Block(nn.Module):
     def __init__(self, entering: int, leaving: int, doubles: bool, sizes: Sizes) -> None:
         super().__init__()
         inner = entering // NARROWING
-        through = (entering, inner, inner, inner, leaving)
-        self.norms = nn.ModuleList(
-            Norm(channels, sizes.condition, sizes.eps) for channels in through[:-1]
-        )
-        self.convolutions = nn.ModuleList(
-            nn.Conv2d(before, after, kernel, padding=kernel // 2)
-            for before, after, kernel in zip(through[:-1], through[1:], (1, 3, 3, 1), strict=True)
-        )
         self.leaving, self.doubles = leaving, doubles
+        for k, (before, after) in enumerate(pairwise((entering, inner, inner, inner, leaving))):
+            kernel = 3 if k in (1, 2) else 1
+            self.add_module(f"bn_{k}", Norm(before, sizes.eps, sizes.condition))
+            self.add_module(f"conv_{k}", nn.Conv2d(before, after, kernel, padding=kernel // 2))
 
     def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
         """Map x (B, C, H, W) under conditions (B, m)."""
         passed = self._sized(x[:, : self.leaving])
-        pairs = zip(self.norms, self.convolutions, strict=True)
-        for number, (norm, convolution) in enumerate(pairs):
-            x = functional.relu(norm(x, condition))
+        for k in range(4):
+            x = functional.relu(self.get_submodule(f"bn_{k}")(x, condition))
             # Before the first 3x3 convolution, as the pixels of a doubled grid need smoothing.
-            x = convolution(self._sized(x) if number == 1 else x)
+            x = self.get_submodule(f"conv_{k}")(self._sized(x) if k == 1 else x)
         return x + passed
 
     def _sized(self, x: torch.Tensor) -> torch.Tensor:
@@ -134,23 +132,24 @@ class Attention(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.query = nn.Conv2d(channels, channels // QUERIES, 1, bias=False)
-        self.key = nn.Conv2d(channels, channels // QUERIES, 1, bias=False)
-        self.value = nn.Conv2d(channels, channels // VALUES, 1, bias=False)
-        self.leave = nn.Conv2d(channels // VALUES, channels, 1, bias=False)
-        self.gain = nn.Parameter(torch.zeros(1))
+        few, half = channels // QUERIES, channels // VALUES
+        self.snconv1x1_theta = nn.Conv2d(channels, few, 1, bias=False)
+        self.snconv1x1_phi = nn.Conv2d(channels, few, 1, bias=False)
+        self.snconv1x1_g = nn.Conv2d(channels, half, 1, bias=False)
+        self.snconv1x1_o_conv = nn.Conv2d(half, channels, 1, bias=False)
+        self.gamma = nn.Parameter(torch.zeros(1))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map x (B, C, H, W), H and W even."""
-        query = self.query(x).flatten(2)
-        key = functional.max_pool2d(self.key(x), 2).flatten(2)
-        value = functional.max_pool2d(self.value(x), 2).flatten(2)
+    def forward(self, x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        """Map x (B, C, H, W), H and W even, under any condition."""
+        query = self.snconv1x1_theta(x).flatten(2)
+        key = functional.max_pool2d(self.snconv1x1_phi(x), 2).flatten(2)
+        value = functional.max_pool2d(self.snconv1x1_g(x), 2).flatten(2)
         weights = torch.softmax(query.mT @ key, 2)
         found = (value @ weights.mT).unflatten(2, x.shape[2:])
-        return x + self.gain * self.leave(found)
+        return x + self.gamma * self.snconv1x1_o_conv(found)
 
 
-class BigGan(nn.Module):
+class BigGan(Generator):
     """Generator from z and a class to an image."""
 
     def __init__(self, sizes: Sizes) -> None:
@@ -159,37 +158,108 @@ class BigGan(nn.Module):
         self.latent, self.classes = sizes.latent, sizes.classes
         self.shape = (3, sizes.side, sizes.side)
         width = sizes.width
-        self.embedding = nn.Linear(sizes.classes, sizes.embedding, bias=False)
-        self.enter = nn.Linear(sizes.condition, FIRST**2 * WIDENING * width)
-        self.blocks = nn.ModuleList(
+        layers: list[nn.Module] = [
             Block(width * entering, width * leaving, doubles, sizes)
             for doubles, entering, leaving in sizes.blocks
-        )
-        self.attention = Attention(width * sizes.blocks[sizes.attention][1])
-        self.norm = LastNorm(width, sizes.eps)
-        self.leave = nn.Conv2d(width, width, 3, padding=1)
+        ]
+        layers.insert(sizes.attention, Attention(width * sizes.blocks[sizes.attention][1]))
+        self.embeddings = nn.Linear(sizes.classes, sizes.embedding, bias=False)
+        self.generator = nn.ModuleDict({
+            "gen_z": nn.Linear(sizes.condition, FIRST**2 * WIDENING * width),
+            "layers": nn.ModuleList(layers),
+            "bn": Norm(width, sizes.eps),
+            "conv_to_rgb": nn.Conv2d(width, width, 3, padding=1),
+        })  # fmt: skip
 
     def forward(self, z: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Images (B, 3, S, S) in (−1, 1), at the network's own size."""
-        condition = torch.cat([z, self.embedding.weight.T[labels]], 1)
+        parts = self.generator
+        condition = torch.cat([z, self.embeddings.weight.T[labels]], 1)
         # The file's order is that of grids with channels last.
-        x = self.enter(condition).unflatten(1, (FIRST, FIRST, -1)).permute(0, 3, 1, 2).contiguous()
-        for number, block in enumerate(self.blocks):
-            if number == self.sizes.attention:
-                x = self.attention(x)
-            x = block(x, condition)
+        grids = parts["gen_z"](condition).unflatten(1, (FIRST, FIRST, -1))
+        x = grids.permute(0, 3, 1, 2).contiguous()
+        for layer in parts["layers"].children():
+            x = layer(x, condition)
         # Of the last convolution's channels only the first three are colours.
-        found = self.leave(functional.relu(self.norm(x)))[:, :3]
-        return torch.tanh(found)
+        return torch.tanh(parts["conv_to_rgb"](functional.relu(parts["bn"](x)))[:, :3])
 
     @torch.no_grad()
     def images(self, z: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Images as `generators.base.Generator` says; resized to `side` by means over areas."""
+        """Images as in `Generator`, resized to `side` by means over areas."""
         found, side = (self(z, labels) + 1.0) / 2.0, self.sizes.side
         if found.shape[-1] == side:
             return found
         return functional.interpolate(found, size=(side, side), mode="area")
 
-    def placed(self, device: torch.device) -> Self:
-        """Copy on a device."""
-        return self.to(device)
+
+def convert(path: str, sizes: Sizes, truncation: float = 1.0) -> dict[str, np.ndarray]:
+    """State dict of `BigGan` of some `sizes` from the published file.
+
+    The file is a PyTorch state dict with the keys of huggingface's pytorch-pretrained-BigGAN, read
+    without running any of its code. The norms' statistics are those of a `truncation` in (0, 1],
+    interpolated linearly. Raises `DataError` if the file is missing, no state dict, or of another
+    network.
+    """
+    state = _read(path)
+    found: dict[str, np.ndarray] = {}
+    with torch.device("meta"):
+        shapes = {name: list(value.shape) for name, value in BigGan(sizes).state_dict().items()}
+    for name, shape in shapes.items():
+        plain = name.startswith(("embeddings.", "generator.bn.")) or not name.endswith(".weight")
+        key = name if plain else f"{name}_orig"
+        try:
+            value = state[key] if plain else _divided(state, name)
+        except KeyError as error:
+            raise DataError(
+                f"{path} lacks {error.args[0]}, so it is no BigGAN-deep-256; {REMEDY}."
+            ) from None
+        if name.endswith(("running_means", "running_vars")):
+            value = _at(value, truncation, sizes.statistics)
+        if list(value.shape) != shape:
+            raise DataError(
+                f"{path} has {key} of {list(value.shape)} where {shape} is expected, "
+                f"so it is no BigGAN-deep-256; {REMEDY}."
+            )
+        if not torch.isfinite(value).all():
+            raise DataError(f"{path} has {key} with NaN or infinity; {REMEDY}.")
+        found[name] = value.float().contiguous().numpy()
+    return found
+
+
+def _read(path: str) -> Tensors:
+    """Tensors in the file, by name; `DataError` for any other content."""
+    if not Path(path).is_file():
+        raise DataError(
+            f"{path} is missing: BigGAN's weights are not downloaded by themselves; {REMEDY}."
+        )
+    try:
+        with warnings.catch_warnings():
+            # The error covers PyTorch's warnings on an unknown file.
+            warnings.simplefilter("ignore")
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # A damaged pickle may raise anything.
+        reason = str(error).strip().partition("\n")[0].rstrip(".:")
+        raise DataError(f"{path} is no file of weights alone ({reason}); {REMEDY}.") from error
+    if not isinstance(state, dict) or not all(
+        isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in state.items()
+    ):
+        raise DataError(f"{path} holds something else than tensors by name; {REMEDY}.")
+    return state
+
+
+def _divided(state: Tensors, key: str) -> torch.Tensor:
+    """W / (uᵀ W v), rows of W by outputs, as PyTorch's spectral norm at inference."""
+    weight, left, right = (state[f"{key}_{part}"] for part in ("orig", "u", "v"))
+    rows = weight.flatten(1)
+    if left.shape != rows.shape[:1] or right.shape != rows.shape[1:]:
+        return weight.new_empty(0)
+    return weight / (left @ rows @ right)
+
+
+def _at(rows: torch.Tensor, truncation: float, statistics: int) -> torch.Tensor:
+    """Statistics (C,) at a truncation, from those (statistics, C) at even steps from 0 to 1."""
+    if len(rows) != statistics:
+        return rows
+    place = truncation * (statistics - 1)
+    below = min(math.floor(place), statistics - 2)
+    return torch.lerp(rows[below], rows[below + 1], place - below)

@@ -2,22 +2,19 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Self
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from gradleak.errors import ConfigError
+from gradleak.training.generators.base import Generator
 
 # Side of the coarsest grid: halved while even and above SMALLEST, then at most LARGEST.
 SMALLEST, LARGEST = 4, 8
-# Channels at a grid halved j times: width · min(2^j, WIDEST).
-WIDEST = 4
-# Length of a class embedding.
-EMBEDDED = 32
-# Channels of a norm's group.
-GROUP = 8
+WIDEST = 4  # channels at a grid halved j times: width · min(2^j, WIDEST)
+EMBEDDED = 32  # length of a class embedding
+GROUP = 8  # channels of a norm's group
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ def _norms(channels: list[int]) -> nn.ModuleList:
     return nn.ModuleList(nn.GroupNorm(each // GROUP, each) for each in channels)
 
 
-class Decoder(nn.Module):
+class Decoder(Generator):
     """From (z, class) to an image: the generator.
 
     A class without training images keeps its embedding 0, and so gives what the classes have in
@@ -98,16 +95,6 @@ class Decoder(nn.Module):
             x = functional.interpolate(x, scale_factor=2.0, mode="nearest")
             x = functional.silu(norm(convolution(x)))
         return torch.sigmoid(self.leave(x))
-
-    @torch.no_grad()
-    def images(self, z: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """See `gradleak.training.generators.base.Generator`."""
-        found: torch.Tensor = self(z, labels)
-        return found
-
-    def placed(self, device: torch.device) -> Self:
-        """See `gradleak.training.generators.base.Generator`."""
-        return self.to(device)
 
 
 class Encoder(nn.Module):

@@ -12,8 +12,6 @@ from gradleak.runtime.artifacts import read_tensors, whole, write_tensors
 from gradleak.training.generators import biggan, conditional_vae
 from gradleak.training.generators.base import Generator
 
-KINDS = ("conditional_vae", "biggan")
-
 
 def save(
     path: str,
@@ -22,7 +20,7 @@ def save(
     weights: Mapping[str, np.ndarray],
     facts: Mapping[str, Any],
 ) -> None:
-    """Write a generator of a kind of `KINDS` to a safetensors file; `facts` describe its origin."""
+    """Write a generator of a `kind` of entries to a safetensors file; `facts` are on its origin."""
     write_tensors(path, weights, {"kind": kind, "sizes": asdict(sizes), **facts})
 
 
@@ -30,22 +28,23 @@ def read(path: str) -> Generator:
     """Read a generator on the CPU; `ArtifactError` if it is missing, damaged or of another kind."""
     tensors, metadata = read_tensors(path)
     with whole(path):
-        if metadata.get("kind") not in KINDS:
-            raise ValueError(f"it holds no generator (kind: {metadata.get('kind')})")
+        module = _module(metadata)
         for name, array in tensors.items():
             if array.dtype.kind == "f" and array.dtype != np.float32:
                 raise ValueError(f"array '{name}' is of type {array.dtype}")
-        module = _module(metadata["kind"], metadata["sizes"])
         state = {name: torch.from_numpy(value) for name, value in tensors.items()}
         nn.Module.load_state_dict(module, state, assign=True)
     return module.eval().requires_grad_(False)
 
 
-def _module(kind: str, sizes: Mapping[str, Any]) -> conditional_vae.Decoder | biggan.BigGan:
+def _module(metadata: Mapping[str, Any]) -> Generator:
+    if (kind := metadata.get("kind")) not in ("biggan", "conditional_vae"):
+        raise ValueError(f"it holds no generator (kind: {kind})")
+    sizes = metadata["sizes"]
     if kind == "biggan":
         with torch.device("meta"):
             return biggan.BigGan(biggan.Sizes.of(sizes))
-    shape = tuple(sizes["shape"])
+    sizes["shape"] = tuple(sizes["shape"])
     # Small, and an embedding on "meta" imports torch.compile, which takes longer.
     with torch.random.fork_rng(devices=[]):
-        return conditional_vae.Decoder(conditional_vae.Sizes(**{**sizes, "shape": shape}))
+        return conditional_vae.Decoder(conditional_vae.Sizes(**sizes))

@@ -14,7 +14,7 @@ from gradleak.errors import DataError
 from gradleak.runtime.artifacts import write_rows
 from gradleak.training.checkpoint import clear, curve_kept
 from gradleak.training.data import Images
-from gradleak.training.generators import biggan, biggan_weights, conditional_vae, files
+from gradleak.training.generators import biggan, conditional_vae, files
 from gradleak.training.generators.train import CURVE, Recipe, Trainer
 from gradleak.training.learner import arrays_of
 
@@ -33,7 +33,7 @@ def convert_biggan(
     except for its side. Raises `DataError` if the weights are missing or of another network.
     """
     sized = biggan.Sizes(**{**vars(sizes), "side": settings["size"]})
-    weights = biggan_weights.convert(settings["weights"], sized, settings["truncation"])
+    weights = biggan.convert(settings["weights"], sized, settings["truncation"])
     facts = {"truncation": settings["truncation"], "provenance": provenance}
     files.save(path, "biggan", sized, weights, facts)
 
@@ -45,7 +45,7 @@ def train_vae(
     device: str,
     paths: Mapping[str, str],
     provenance: dict[str, Any],
-    code: str = "",
+    code: str,
 ) -> None:
     """Train a conditional autoencoder on images of a split and write its decoder.
 
@@ -56,11 +56,11 @@ def train_vae(
     does not support the images' size.
     """
     images = _images(data, settings, pick_device(device))
-    own = {key: settings[key] for key in ("latent", "width")}
-    sizes = conditional_vae.Sizes(images.shape, len(data.classes), **own)
+    network = (images.shape, len(data.classes), settings["latent"], settings["width"])
     recipe = Recipe(**{field.name: settings[field.name] for field in fields(Recipe)})
-    source = {**data.identity(), **{key: settings[key] for key in ("first", "size", "resize")}}
-    trainer = Trainer(sizes, images, recipe, source, code)
+    chosen = {key: settings[key] for key in ("first", "size", "resize")}
+    source = {**data.identity(), **chosen, "images": len(images)}
+    trainer = Trainer(conditional_vae.Sizes(*network), images, recipe, source, code)
     folder = Path(paths["checkpoints"])
     rows: list[dict[str, Any]] = []
 
@@ -75,12 +75,12 @@ def train_vae(
     with curve_kept(folder, keep):
         show(trainer.run(folder / CHECKPOINT, show))
     facts = {
-        "source": {**source, "images": len(images)},
+        "source": source,
         "trained": {**rows[-1], "device": images.device.type},
         "provenance": provenance,
     }
     decoder = arrays_of(trainer.module.decoder.state_dict())
-    files.save(paths["weights"], "conditional_vae", sizes, decoder, facts)
+    files.save(paths["weights"], "conditional_vae", trainer.sizes, decoder, facts)
     clear(folder, folder / CHECKPOINT)
 
 

@@ -12,7 +12,7 @@ import torch
 from gradleak.errors import NumericsError
 from gradleak.runtime.progress import Progress, progress
 from gradleak.training import checkpoint
-from gradleak.training.checkpoint import Arrays, Epochs, OnRows
+from gradleak.training.checkpoint import Epochs, OnRows
 from gradleak.training.data import Images
 from gradleak.training.generators.conditional_vae import Autoencoder, Sizes, loss_of
 from gradleak.training.learner import arrays_of, identity_of, seed_of
@@ -36,8 +36,8 @@ class Trainer:
     """Train one autoencoder on `images` in [0, 1] with labels, on their device.
 
     Order and noise follow from (seed, epoch) alone, so on a CPU with the same number of threads the
-    same seed gives the same weights, interrupted or not. `source` identifies the images in the
-    checkpoint; `code` is the hash of the code.
+    same seed gives the same weights, interrupted or not. `source` identifies the images and `code`,
+    a hash, the code in the checkpoint.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class Trainer:
         sizes: Sizes,
         images: Images,
         recipe: Recipe,
-        source: Mapping[str, Any] | None = None,
-        code: str = "",
+        source: Mapping[str, Any],
+        code: str,
     ) -> None:
         self.sizes, self.images, self.recipe = sizes, images, recipe
         # Initialise without affecting PyTorch's global generator.
@@ -58,18 +58,15 @@ class Trainer:
         # Both moments of Adam.
         pairs = product(("first", "second"), self._parameters.items())
         self._moments = {f"{k}.{name}": torch.zeros_like(value) for k, (name, value) in pairs}
-        data = {**(source or {}), "images": len(images)}
         own = {"device": images.device.type, "code": code}
-        self.identity = identity_of("conditional_vae", asdict(sizes), data, recipe, **own)
+        self.identity = identity_of("conditional_vae", asdict(sizes), source, recipe, **own)
 
-    def run(
-        self, path: Path | None = None, on_epoch: OnRows = lambda rows: None
-    ) -> list[dict[str, Any]]:
+    def run(self, path: Path, on_epoch: OnRows) -> list[dict[str, Any]]:
         """Train to the end; return the curve, a record of `CURVE` an epoch.
 
-        `path` is the checkpoint, if any; `on_epoch` is called with the curve so far after each
-        epoch. Raises `NumericsError` if the loss is no longer finite (the last checkpoint stays),
-        and `ArtifactError` if the checkpoint is damaged or of another training run.
+        `path` is the checkpoint; `on_epoch` is called with the curve so far after each epoch.
+        Raises `NumericsError` if the loss is no longer finite (the last checkpoint stays), and
+        `ArtifactError` if the checkpoint is damaged or of another training run.
         """
         state = checkpoint.load(path, self.identity, Epochs(), "the generator", "epoch")
         if state.done:
@@ -77,7 +74,7 @@ class Trainer:
         recipe, steps = self.recipe, self.images.steps(self.recipe.batch)
 
         def pack() -> None:
-            state.weights, state.momentum = self.weights(), arrays_of(self._moments)
+            state.weights, state.momentum = arrays_of(self._parameters), arrays_of(self._moments)
 
         with progress(recipe.epochs * steps, "steps", state.done * steps) as bar:
             for epoch in checkpoint.epochs(path, self.identity, state, recipe, on_epoch, pack):
@@ -104,8 +101,7 @@ class Trainer:
                 f"The generator's training diverged in epoch {epoch + 1} (mean squared error "
                 f"{error:g}, KL {divergence:g}); lower rate: {recipe.rate:g}."
             )
-        numbers = math.prod(self.sizes.shape)
-        loss = 0.5 * numbers * math.log(error) + divergence
+        loss = 0.5 * math.prod(self.sizes.shape) * math.log(error) + divergence
         return {"epoch": epoch + 1, "rate": rate, "loss": loss, "mse": error, "kl": divergence}
 
     def _step(
@@ -126,10 +122,6 @@ class Trainer:
         with torch.no_grad():
             adam_step(parameters, slopes, (moments[:count], moments[count:], steps), rate)
         return torch.stack([error.detach().double(), divergence.detach().double()])
-
-    def weights(self) -> Arrays:
-        """Copy of the parameters of encoder and decoder."""
-        return arrays_of(self._parameters)
 
     @torch.no_grad()
     def _restore(self, state: Epochs) -> None:
