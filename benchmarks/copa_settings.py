@@ -1,7 +1,8 @@
 """COPA's optimisers, initializations and pull-backs, compared on the same gradients."""
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -53,11 +54,9 @@ def attempts(
         for view, seed, batch in progress(todo, f"images, {' '.join(map(str, change.values()))}"):
             row = {"change": number, **change, "name": originals.names[batch]}
             row |= dict.fromkeys(("residual", "mse", "steps"), np.nan)
-            begin = time.perf_counter()
-            try:
+            found, begin = None, time.perf_counter()
+            with suppress(NumericsError):
                 found = attack.run(view, run_seed(seed, batch))
-            except NumericsError:
-                found = None
             row["seconds"] = time.perf_counter() - begin
             if found is not None:
                 hidden = [facts for facts in found.layers if facts.equation in ("5", "7")]
@@ -95,7 +94,7 @@ def optimisers(model: str, default: Settings, found: pd.DataFrame) -> pd.DataFra
 
 
 def starts(
-    model: str, default: Settings, found: pd.DataFrame, printed: pd.DataFrame
+    model: str, default: Settings, found: pd.DataFrame, printed: Mapping[Any, float]
 ) -> pd.DataFrame:
     """Row for each initialization and image from `attempts`; `printed` is from `paper_values`."""
     keys, groups = list(STARTS[0]), found.groupby(["change", "name"], sort=False)
@@ -104,16 +103,11 @@ def starts(
     spread: dict[str, Any] = {"runs": "size", "failed": _missing, "mse": geometric_mean}
     rows = rows.join(groups["mse"].agg(**spread, lowest="min", highest="max")).reset_index("name")
     rows.insert(0, "model", model)
-    return rows.assign(paper_mse=[paper_value(printed, model, name) for name in rows["name"]])
+    return rows.assign(paper_mse=[printed.get((model, name), np.nan) for name in rows["name"]])
 
 
-def paper_value(printed: pd.DataFrame, model: str, name: str) -> float:
-    """Return Table 2's MSE of COPA without denoising for one model and image, or NaN."""
-    same = printed[["attack", "model", "name"]].eq(["copa", model, name]).all(axis=1)
-    return float(printed.loc[same, "value"].iloc[0]) if same.any() else np.nan
-
-
-def paper_values(claims_path: str) -> pd.DataFrame:
-    """MSEs that the paper prints, from its claims file."""
+def paper_values(claims_path: str) -> dict[Any, float]:
+    """Table 2's MSEs of COPA without denoising by model and image, from the paper's claims."""
     printed = printed_runs(load(claims_path))
-    return printed[printed["metric"] == "mse"]
+    rows = printed[(printed["attack"] == "copa") & (printed["metric"] == "mse")]
+    return rows.set_index(["model", "name"])["value"].to_dict()

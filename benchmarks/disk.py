@@ -1,62 +1,51 @@
 """Disk space that a whole run takes, computed from config.yaml before anything is made."""
 
-import csv
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+
+import pandas as pd
 
 from benchmarks.pipeline import copy_tree, snakemake
 from benchmarks.runner import last_line
 from gradleak.config import loader as gradleak_config
 from gradleak.config import yaml_checks
-from gradleak.config.schema import Config, Experiment
+from gradleak.config.schema import Config
 from gradleak.data.catalogue import info, resolve
 from gradleak.errors import ArtifactError, GradleakError
-from gradleak.models.chain import Chain, LinearLayer
+from gradleak.models.chain import LinearLayer
 from gradleak.pipeline.resources import SCALES, parameters, passing_gradients
 from gradleak.runtime.provenance import TREE
 
-COLUMNS = ("scale", "paper", "kind", "files", "megabytes")
 # Bytes of a number; target sets store pixels as bytes, closed-form attacks solve in float64.
 SINGLE, DOUBLE = 4, 8
-MEGABYTE = 1e6
 
 
-@dataclass(frozen=True)
-class Expected:
-    """A file of a run that holds arrays."""
+def expected(config: Config, path: str) -> tuple[str, str, int] | None:
+    """Paper, kind and bytes of a file's arrays; None for a file without arrays worth counting.
 
-    paper: str
-    kind: str  # folder of `results/`; ``gradients, passing`` for those that do not stay
-    size: int  # bytes of its arrays, without headers of a few hundred bytes
-
-
-def expected(config: Config, path: str) -> Expected | None:
-    """Expected size of a file below ``results/``; None without arrays worth counting."""
-    small = ".secret." in path or ".clients/" in path
-    if small or not path.endswith(".safetensors"):
+    Kinds are folders of `results/`, and ``gradients, passing`` for those that do not stay.
+    """
+    if ".secret." in path or ".clients/" in path or not path.endswith(".safetensors"):
         return None
-    _, kind, _, *names = Path(path.removesuffix(".safetensors")).parts
-    if kind == "targets":
-        return Expected(_paper(config, names[0]), kind, _pixels(config, names[0]))
-    if kind in ("models", "servers", "training"):
-        # Seeds in a model's file: the most that an experiment asks for.
-        seeds = (e.seeds for e in config.experiments.values() if names[-1] in e.models)
-        draws = 1 if kind == "training" else max(seeds, default=1)
-        # One kind of server may send networks of several papers.
-        whose = names[-1] if kind == "servers" else names[0]
-        return Expected(_paper(config, whose), kind, SINGLE * draws * parameters(config, names[-1]))
-    if kind not in ("gradients", "reconstructions"):
-        return None
-    entry = config.experiments[names[0]]
-    if kind == "gradients":
-        passing = ", passing" * (names[0] in passing_gradients(config))
-        return Expected(entry.paper, f"{kind}{passing}", _gradient(config, entry, names[1]))
-    return Expected(entry.paper, kind, _reconstruction(config, entry, names[1], names[3]))
+    match Path(path).with_suffix("").parts:
+        case "results", "targets", _, name:
+            return _paper(config, name), "targets", _pixels(config, name)
+        case "results", ("models" | "servers" | "training") as kind, _, *names:
+            model = names[-1]
+            # Seeds in a model's file: the most that an experiment asks for.
+            seeds = (e.seeds for e in config.experiments.values() if model in e.models)
+            draws = 1 if kind == "training" else max(seeds, default=1)
+            # One kind of server may send networks of several papers.
+            paper = _paper(config, model if kind == "servers" else names[0])
+            return paper, kind, SINGLE * draws * parameters(config, model)
+        case "results", ("gradients" | "reconstructions") as kind, _, name, model, _, *attack:
+            passing = ", passing" * (kind == "gradients" and name in passing_gradients(config))
+            size = _attacked(config, name, model, *attack)
+            return config.experiments[name].paper, f"{kind}{passing}", size
+    return None
 
 
 def _paper(config: Config, name: str) -> str:
@@ -79,38 +68,30 @@ def _pixels(config: Config, targets: str) -> int:
     side = known.height if entry.size is None else entry.size
     if entry.resize == "repeat":
         side = min(side, known.height)  # repeated pixels are stored once
-    images = _batches(config, targets) * entry.batch
-    return images * known.channels * side**2
+    return _batches(config, targets) * entry.batch * known.channels * side**2
 
 
-def _chains(config: Config, model: str) -> list[Chain]:
-    """Networks in a model's file; none for a family, which is small."""
-    return [config.chain(name) for name in config.members(model) if name in config.models]
-
-
-def _gradient(config: Config, entry: Experiment, model: str) -> int:
-    chains = _chains(config, model)
-    if entry.kept == "classifier":
-        linear = (e for c in chains for e in c.layers if isinstance(e, LinearLayer))
-        numbers = sum(layer.outputs * (layer.inputs + layer.bias) for layer in linear)
+def _attacked(config: Config, name: str, model: str, attack: str | None = None) -> int:
+    """Bytes of the gradients of an experiment and model, or of an attack's reconstructions."""
+    entry = config.experiments[name]
+    single = entry.precision == "float32"
+    # A family of networks is small, so it counts nothing.
+    chains = [config.chain(member) for member in config.members(model) if member in config.models]
+    linear = [[e for e in chain.layers if isinstance(e, LinearLayer)] for chain in chains]
+    if attack is not None:
+        method = config.attacks[attack].method
+        numbers = config.targets[entry.targets].batch * sum(prod(chain.input) for chain in chains)
+        if method in ("copa", "rgap"):
+            # They also store the input of the first fully connected layer.
+            numbers += sum(layers[0].inputs for layers in linear)
+        # MKOR stores images in the precision of the gradient, all other attacks solve in float64.
+        single &= method.startswith("mkor")
+    elif entry.kept == "classifier":
+        numbers = sum(e.outputs * (e.inputs + e.bias) for layers in linear for e in layers)
     else:
         # A lock's key and weights never leave its client.
         locks = sum(locked.lock.parameters(locked.filters) for c in chains for locked in c.locked)
         numbers = parameters(config, model) - locks * (entry.lock in ("withheld", "key"))
-    size = DOUBLE if entry.precision == "float64" else SINGLE
-    return size * entry.seeds * _batches(config, entry.targets) * numbers
-
-
-def _reconstruction(config: Config, entry: Experiment, model: str, attack: str) -> int:
-    # MKOR stores images in the precision of the gradient, all other attacks solve in float64.
-    single = config.attacks[attack].method.startswith("mkor") and entry.precision == "float32"
-    batch = config.targets[entry.targets].batch
-    chains = _chains(config, model)
-    numbers = batch * sum(prod(chain.input) for chain in chains)
-    if config.attacks[attack].method in ("copa", "rgap"):
-        # They also store the input of the first fully connected layer.
-        linear = ((e for e in chain.layers if isinstance(e, LinearLayer)) for chain in chains)
-        numbers += sum(next(layers).inputs for layers in linear)
     rounds = entry.seeds * _batches(config, entry.targets)
     return (SINGLE if single else DOUBLE) * rounds * numbers
 
@@ -128,30 +109,24 @@ def planned(overrides: dict[str, str]) -> list[str]:
     return [line.partition("\t")[0] for line in done.stdout.splitlines()[1:]]
 
 
-def table(config: Config, paths: Iterable[str]) -> list[dict[str, str | int | float]]:
-    """Rows of `COLUMNS`: total size of the files of each paper and kind."""
-    number, size = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for path in paths:
-        found = expected(config, path)
-        if found is not None:
-            number[found.paper, found.kind] += 1
-            size[found.paper, found.kind] += found.size
-    return [
-        dict(zip(COLUMNS, (config.scale, *key, number[key], size[key] / MEGABYTE), strict=True))
-        for key in sorted(size)
-    ]
+def table(config: Config, paths: Iterable[str]) -> pd.DataFrame:
+    """Number and total size of the files of each paper and kind: a row for each."""
+    found = [one for path in paths if (one := expected(config, path)) is not None]
+    sizes = pd.DataFrame(found, columns=["paper", "kind", "bytes"]).groupby(["paper", "kind"])
+    rows = sizes["bytes"].agg(files="size", megabytes=lambda size: size.sum() / 1e6).reset_index()
+    rows.insert(0, "scale", config.scale)
+    return rows
 
 
 def main() -> None:
     """Write the disk space of each scale, with real images, as CSV to standard output."""
     try:
-        raw = yaml_checks.read(TREE / "config.yaml")
-        writer = csv.DictWriter(sys.stdout, COLUMNS)
-        writer.writeheader()
+        raw, tables = yaml_checks.read(TREE / "config.yaml"), []
         for scale in SCALES:
             overrides = {"scale": scale, "images": "real"}
             config = gradleak_config.load({**raw, **overrides})
-            writer.writerows(table(config, planned(overrides)))
+            tables.append(table(config, planned(overrides)))
+        pd.concat(tables).to_csv(sys.stdout, index=False)
     except GradleakError as error:
         sys.exit(f"gradleak: {error}")
 

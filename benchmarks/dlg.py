@@ -1,6 +1,6 @@
 """Speed of the batched DLG against PyTorch's L-BFGS, one restart after the other."""
 
-import time
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import case as cases
-from benchmarks.runner import Facts, row
+from benchmarks.rgap import read_case
+from benchmarks.runner import Facts, clocked, row
 from benchmarks.searches import Case, Network, PlainClient, RunMany, one_by_one, searched
 from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.closed_form.rgap import RGap
@@ -45,10 +45,6 @@ class Outcome:
         """Number of restarts with an MSE below `SUCCESS`."""
         return int(np.sum(self.errors < SUCCESS))
 
-    def each(self, count: int) -> Facts:
-        """Seconds per one of `count`; NaN if that is 0."""
-        return {"seconds": self.seconds / count if count else float("nan")}
-
 
 def table_rows(
     models: ModelFile, targets: TargetSet, *, images: int, starts: int, outer: int, threads: int
@@ -69,8 +65,7 @@ def rows(case: Case, *, outer: int = 300, threads: int) -> list[Facts]:
     PyTorch's L-BFGS), the same float32 initializations, and its fastest number of threads.
     """
     first = case.views[0]
-    assert first.starts is not None
-    one = Case([replace(first, starts=first.starts[:1])], case.images[:1])
+    one = Case([replace(first, starts=case.starts[:1])], case.images[:1])
     own = fastest(lambda: ours(case, TRIAL * INNER), threads)
     best = fastest(lambda: reference(one, TRIAL), threads)
     with _threads(own):
@@ -92,24 +87,23 @@ def rows(case: Case, *, outer: int = 300, threads: int) -> list[Facts]:
         f"{SUCCESS:g}; empty where there is none"
     )
     name = f"batched DLG {first.chain.name}"
-    ours_, theirs = ({**s.each(count), "error": float(np.nanmedian(s.errors))} for s in both)
-    evaluations = found.each(found.evaluations), plain.each(plain.evaluations)
-    successes = found.each(found.successes), plain.each(plain.successes)
+    errors = [float(np.nanmedian(side.errors)) for side in both]
+    images = [{"seconds": s.seconds / count, "error": e} for s, e in zip(both, errors, strict=True)]
+    evaluations = [side.seconds / side.evaluations for side in both]
+    successes = [side.seconds / (side.successes or math.nan) for side in both]
     return [
-        row(f"{name}, an image", ours_, theirs, note),
-        row(f"{name}, an evaluation", *evaluations, "of the same runs"),
-        row(f"{name}, a success", *successes, again),
+        row(f"{name}, an image", images[0], images[1], note),
+        row(f"{name}, an evaluation", evaluations[0], evaluations[1], "of the same runs"),
+        row(f"{name}, a success", successes[0], successes[1], again),
     ]
 
 
 def closed_form_row(case_path: str, *, evaluations: int, threads: int) -> Facts:
     """One image by R-GAP (ours) and by one restart of DLG, from one float32 gradient; with MSEs."""
-    case = cases.read(case_path)
+    case = read_case(case_path)
     attack = Dlg(iterations=evaluations, precision="float64")
     with _threads(threads):
-        begin = time.perf_counter()
-        closed = RGap(rows="balanced").run(case.view, 0)
-        seconds = time.perf_counter() - begin
+        closed, seconds = clocked(lambda: RGap(rows="balanced").run(case.view, 0))
         [found], taken = searched(attack.run_many, [case.view])
     return row(
         f"R-GAP against DLG {case.view.chain.name}",
@@ -121,10 +115,8 @@ def closed_form_row(case_path: str, *, evaluations: int, threads: int) -> Facts:
 
 def ours(case: Case, evaluations: int) -> Outcome:
     """All images and restarts at once."""
-    given = case.views[0].starts
-    assert given is not None
     options: dict[str, Any] = {"start": "reconstruction", "precision": "float32"}
-    options |= {"starts": len(given), "iterations": evaluations, "target": TARGET}
+    options |= {"starts": len(case.starts), "iterations": evaluations, "target": TARGET}
     return _outcome(case, Dlg(**options).run_many)
 
 
@@ -150,8 +142,7 @@ def reference(case: Case, outer: int) -> Outcome:
 
 def _plain(view: AttackerView, start: np.ndarray, outer: int) -> Reconstruction:
     """One restart of the reference; `loss` is relative to the shared gradient's squared norm."""
-    client = PlainClient(view)
-    label = torch.tensor(view.labels)
+    client, label = PlainClient(view), torch.tensor(view.labels)
     image = torch.from_numpy(start).clone().requires_grad_()
     optimiser = torch.optim.LBFGS([image], lr=1.0, max_iter=INNER)
     evaluations, last = 0, float("inf")
@@ -169,9 +160,8 @@ def _plain(view: AttackerView, start: np.ndarray, outer: int) -> Reconstruction:
         if last <= TARGET:
             break
     images = image.detach().double().numpy()
-    failure = Dlg().judge(last, images, view)
-    facts: dict[str, Any] = {"failure": failure, "loss": last, "evaluations": evaluations}
-    return Reconstruction(images, stop="all steps", **facts)
+    facts: dict[str, Any] = {"failure": Dlg().judge(last, images, view), "loss": last}
+    return Reconstruction(images, stop="all steps", evaluations=evaluations, **facts)
 
 
 def _outcome(case: Case, run_many: RunMany) -> Outcome:

@@ -1,12 +1,11 @@
 """Speed of GGL's population in batches against one candidate after the other."""
 
-import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from benchmarks.runner import Facts, in_turns, row
+from benchmarks.runner import Facts, clocked, in_turns, row
 from benchmarks.searches import PASSES, SEEN, PlainClient, Settings, stored
 from gradleak.attacks.base import AttackerView
 from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
@@ -71,10 +70,9 @@ def timed(side: str, given: Settings, population: int, device: str) -> Facts:
     candidates = torch.from_numpy(found.inputs[1 : population + 1, None]).to(chosen)
     # Warm up: kernels are chosen in the first pass.
     distances(candidates)
-    begin = time.perf_counter()
-    values = distances(candidates).cpu().double().numpy()
+    values, seconds = clocked(lambda: distances(candidates).cpu().double().numpy())
     return {
-        "seconds": (time.perf_counter() - begin) / len(candidates),
+        "seconds": seconds / len(candidates),
         "error": float(values.mean()),
         "distances": values,
         "chain": view.chain.name,

@@ -34,13 +34,10 @@ def networks(kind: str, width: int) -> dict[str, Chain]:
     out, relu = dict[str, Chain](), Activation("relu")
     shape = (1 if kind == "lenet" else 3, 32, 32)
     specs: tuple[ConvSpec | LinearSpec, ...]
-    rest: tuple[ConvSpec | LinearSpec, ...]
     if kind == "lenet":
-        strides = (2, 2, 1)
-        first, *others = (ConvSpec(width, (5, 5), (s, s), (2, 2), True, relu) for s in strides)
-        rest = (*others, LinearSpec(10))
-        out["bare"] = Chain("lenet_bare", shape, (first, *rest))
-        specs = (replace(first, norm="batch"), *rest)
+        first, *others = (ConvSpec(width, (5, 5), (s, s), (2, 2), True, relu) for s in (2, 2, 1))
+        out["bare"] = Chain("lenet_bare", shape, (first, *others, LinearSpec(10)))
+        specs = (replace(first, norm="batch"), *others, LinearSpec(10))
     else:
         specs = resnet.specs(kind, width, 10)
     out["plain"] = Chain(kind, shape, specs)
@@ -56,10 +53,10 @@ def seconds(learning: dict[str, Learner], steps: int, batch: int) -> dict[str, n
     inputs = images.to(first.device).contiguous(memory_format=torch.channels_last)
     labels = torch.randint(10, (batch,), generator=generator).to(first.device)
     spent: dict[str, list[float]] = {name: [] for name in names}
-    for step in range(WARM + steps):
+    for _ in range(WARM + steps):
         # Rotate the order, which matters by 1 % on a small network.
-        first_up = step % len(names)
-        for name in names[first_up:] + names[:first_up]:
+        names = names[1:] + names[:1]
+        for name in names:
             started, learner = time.perf_counter(), learning[name]
             learner._step(inputs, labels, learner.recipe.rate)
             if first.device.type == "cuda":
@@ -76,7 +73,6 @@ def lock_rows(
     out = []
     for precision in PRECISIONS:
         found = measure("lock:timed", threads=threads, precision=precision, **job)
-        ours, plain = ({"seconds": found[name]} for name in ("locked", "plain"))
         # For a network without its own norm.
         beside = found.get("norm and lock")
         more = f", norm and lock against neither {_percent(beside)}" if beside else ""
@@ -86,7 +82,8 @@ def lock_rows(
             f"of {LOCK.key} values at the first convolution; a step with the lock takes "
             f"{_percent(found['quotient'])}{more}"
         )
-        out.append(row(f"training step {kind} with a lock, {precision}", ours, plain, note))
+        what = f"training step {kind} with a lock, {precision}"
+        out.append(row(what, found["locked"], found["plain"], note))
     return out
 
 

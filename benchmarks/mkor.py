@@ -1,15 +1,13 @@
 """Speed of MKOR: inversion against the gradient's own time and a loop, memory of large batches."""
 
 import math
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.runner import Facts, measure, row
+from benchmarks.runner import Facts, clocked, measure, row
 from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.mkor.attack import Mkor
 from gradleak.attacks.mkor.features import describers, grid
@@ -61,17 +59,13 @@ def rows(
     # Recompute one class's features from its image, as input of the loop.
     features = kept.values["references"][:2]
     values = describers(chain, view.weights, paths, kept, features)
-    _, loop_s = _timed(lambda: loop(chain, paths, values[:LOOPED]))
+    _, loop_s = clocked(lambda: loop(chain, paths, values[:LOOPED]))
     loop_s *= len(found.classes) / min(LOOPED, len(values))
     note = (
         f"{_words(view, threads)}; a loop over labels and pixels for eq. (17) to (19) alone, timed "
         f"on {LOOPED} labels and multiplied"
     )
-    return [first, _row(f"MKOR {chain.name} against a loop", first["ours_s"], loop_s, note)]
-
-
-def _row(what: str, ours: float, reference: float, note: str) -> Facts:
-    return row(what, {"seconds": ours}, {"seconds": reference}, note)
+    return [first, row(f"MKOR {chain.name} against a loop", first["ours_s"], loop_s, note)]
 
 
 def cross_entropy_row(model: str, secret: str, targets: str, *, images: int, threads: int) -> Facts:
@@ -87,29 +81,21 @@ def _seen(
     torch.set_num_threads(threads)
     given = sent(model, targets, images)
     inputs = given.targets.inputs(0)
-    shared, seconds = _timed(lambda: given.gradient(inputs, loss=loss))
-    return AttackerView(
-        given.chain,
-        given.weights,
-        shared,
-        None,
-        0.0,
-        1.0,
-        loss,
-        given.targets.size,
-        secret=Secrets.read(secret).of(given.chain.name, 0),
-        fingerprint=files.fingerprint(given.weights),
-    ), seconds
+    shared, seconds = clocked(lambda: given.gradient(inputs, loss=loss))
+    facts: dict[str, Any] = {"secret": Secrets.read(secret).of(given.chain.name, 0)}
+    facts |= {"batch": given.targets.size, "fingerprint": files.fingerprint(given.weights)}
+    view = AttackerView(given.chain, given.weights, shared, None, 0.0, 1.0, loss, **facts)
+    return view, seconds
 
 
 def _inversion(
     attack: Mkor, view: AttackerView, gradient_s: float, kind: str, threads: int
 ) -> tuple[Facts, Reconstruction]:
     """Row of an inversion beside its gradient, and the reconstruction."""
-    found, seconds = _timed(lambda: attack.run(view, 0), REPEATS)
+    found, seconds = clocked(lambda: attack.run(view, 0), REPEATS)
     what, share = f"MKOR {view.chain.name}{kind} against its gradient", 100 * seconds / gradient_s
     note = f"{_words(view, threads)}; inversion takes {share:.2g} % of the gradient's time"
-    return _row(what, seconds, gradient_s, note), found
+    return row(what, seconds, gradient_s, note), found
 
 
 def _words(view: AttackerView, threads: int) -> str:
@@ -122,14 +108,14 @@ def soteria_row(model: str, targets: str, *, threads: int) -> Facts:
     torch.set_num_threads(threads)
     given = sent(model, targets)
     inputs, labels = given.targets.inputs(0), given.targets.labels[0]
-    shared, gradient_s = _timed(lambda: given.gradient(inputs), REPEATS)
+    shared, gradient_s = clocked(lambda: given.gradient(inputs), REPEATS)
     client = Client(given.chain, given.weights, inputs, labels)
-    _, soteria_s = _timed(lambda: Soteria().apply(client, shared, 0))
+    _, soteria_s = clocked(lambda: Soteria().apply(client, shared, 0))
     note = (
         f"{len(inputs)} images, {threads} threads; Soteria takes {soteria_s / gradient_s:.3g} "
         "times the gradient's own time"
     )
-    return _row(f"gradient of {given.chain.name} against Soteria", gradient_s, soteria_s, note)
+    return row(f"gradient of {given.chain.name} against Soteria", gradient_s, soteria_s, note)
 
 
 def memory_row(model: str, targets: str, *, images: int, threads: int) -> Facts:
@@ -150,36 +136,24 @@ def timed(model: str, targets: str, images: int) -> Facts:
     """Capture the classifier's gradient of a batch in this process, which never holds all of it."""
     given = sent(model, targets, images)
     batch = given.targets.batch(0)
-    _, seconds = _timed(lambda: given.gradient(batch, kept="classifier"))
+    _, seconds = clocked(lambda: given.gradient(batch, kept="classifier"))
     shapes = [layer.shape for layer in given.chain.convolutions]
     values = len(batch) * sum(shape.filters * shape.positions for shape in shapes)
     found = {"chain": given.chain.name, "images": len(batch), "seconds": seconds}
     return {**found, "at_once_mib": 4 * values / 2**20}
 
 
-def _timed(what: Callable[[], Any], repeats: int = 1) -> tuple[Any, float]:
-    """Return value, and the best time of several repeats."""
-    best = math.inf
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        out = what()
-        best = min(best, time.perf_counter() - begin)
-    return out, best
-
-
 def loop(chain: Chain, paths: Plan, values: np.ndarray) -> np.ndarray:
     """Eq. (17) to (19) literally, label by label and pixel by pixel, of describers (B, K, H, W)."""
     regions = Layout(paths, grid(chain), chain.input[0]).regions(values)
-    out = np.empty((len(values), *chain.input))
+    out = np.full((len(values), *chain.input), np.nan)
     for label in range(len(values)):
         for y in range(chain.input[1]):
             rows_ = (regions.starts[0] <= y) & (y < regions.starts[0] + regions.side)
             for x in range(chain.input[2]):
                 columns = (regions.starts[1] <= x) & (x < regions.starts[1] + regions.side)
-                if not rows_.any() or not columns.any():
-                    out[label, :, y, x] = np.nan
-                    continue
-                upper = regions.upper[label][:, rows_][:, :, columns].min(axis=(1, 2))
-                lower = regions.lower[label][:, rows_][:, :, columns].max(axis=(1, 2))
-                out[label, :, y, x] = 0.5 * (upper + lower)
+                if rows_.any() and columns.any():
+                    upper = regions.upper[label][:, rows_][:, :, columns].min(axis=(1, 2))
+                    lower = regions.lower[label][:, rows_][:, :, columns].max(axis=(1, 2))
+                    out[label, :, y, x] = 0.5 * (upper + lower)
     return out

@@ -6,23 +6,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from benchmarks.runner import Facts, last_line, row
+from benchmarks.runner import Facts, clocked, last_line, row
 from gradleak.errors import ArtifactError
 from gradleak.runtime import job_records
 from gradleak.runtime.job import THREADS
 from gradleak.runtime.provenance import TREE
 
 COPIED = (
-    *("Snakefile", "config.yaml", "papers", "src", "benchmarks", "workflow", "profiles", "envs"),
+    "Snakefile", "config.yaml", "papers", "src", "benchmarks", "workflow", "profiles", "envs",
     "examples",
-)
+)  # fmt: skip
 
 
 def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -46,13 +45,12 @@ def make(folder: Path, *arguments: str) -> None:
 
 def copy_tree(root: Path, folder: Path, overrides: dict[str, Any]) -> None:
     """Copy the pipeline without its results, with top-level keys of config.yaml replaced."""
-    skipped = shutil.ignore_patterns("__pycache__", ".snakemake")
-    for name in COPIED:
-        source = root / name
+    for source in map(root.joinpath, COPIED):
         if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=skipped)
+            skipped = shutil.ignore_patterns("__pycache__", ".snakemake")
+            shutil.copytree(source, folder / source.name, ignore=skipped)
         elif source.is_file():
-            shutil.copy2(source, folder / name)
+            shutil.copy2(source, folder)
     path = folder / "config.yaml"
     settings = yaml.safe_load(path.read_text(encoding="utf-8")) | overrides
     path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
@@ -74,9 +72,7 @@ def run(target: str, overrides: dict[str, Any], cores: int, root: Path = TREE) -
         folder = Path(name)
         copy_tree(root, folder, overrides)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        begin = time.perf_counter()
-        make(folder, "--cores", str(cores), target)
-        wall = time.perf_counter() - begin
+        _, wall = clocked(lambda: make(folder, "--cores", str(cores), target))
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         jobs = job_records.jobs(folder / job_records.FOLDER)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -87,7 +83,7 @@ def wall_time(target: str, overrides: dict[str, Any], cores: int, root: Path = T
     """Wall time of `run` against all its CPU time; `ratio` is the number of cores kept busy."""
     took = run(target, overrides, cores, root)
     note = f"from empty results on {cores} cores: wall time against CPU time of all processes"
-    return _row(f"pipeline {target}", took.wall, took.all_cpu, note)
+    return row(f"pipeline {target}", took.wall, took.all_cpu, note)
 
 
 def overhead_rows(target: str, overrides: dict[str, Any], root: Path = TREE) -> list[Facts]:
@@ -100,9 +96,5 @@ def overhead_rows(target: str, overrides: dict[str, Any], root: Path = TREE) -> 
         f"{two.all_cpu - two.jobs_cpu:.0f} s of CPU time"
     )
     cores = f"{one.jobs} jobs from empty results: wall time on 2 cores against that on 1"
-    first = _row(name, two.wall, least, overhead)
-    return [first, _row(f"{name}, cores", two.wall, one.wall, cores)]
-
-
-def _row(what: str, ours: float, reference: float, note: str) -> Facts:
-    return row(what, {"seconds": ours}, {"seconds": reference}, note)
+    first = row(name, two.wall, least, overhead)
+    return [first, row(f"{name}, cores", two.wall, one.wall, cores)]

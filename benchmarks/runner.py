@@ -9,9 +9,10 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -22,6 +23,7 @@ from gradleak.runtime.malloc import keep_freed_memory
 from gradleak.runtime.provenance import PYTHON_PATH
 
 Facts = dict[str, Any]
+Value = TypeVar("Value")
 # Ours runs with one thread, as the pipeline's attack jobs do.
 OURS_THREADS = 1
 
@@ -67,17 +69,24 @@ def in_turns(
     return best
 
 
-def row(
-    what: str, ours: Mapping[str, Any], reference: Mapping[str, Any], note: str
-) -> dict[str, Any]:
-    """One row of speed.csv from the `seconds`, and optional `mib` and `error`, of two sides."""
-    out = {"what": what, "ours_s": ours["seconds"], "reference_s": reference["seconds"]}
+def clocked(run: Callable[[], Value], repeats: int = 1) -> tuple[Value, float]:
+    """Return value of a function, and the least seconds of several calls."""
+    seconds = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        found = run()
+        seconds.append(time.perf_counter() - begin)
+    return found, min(seconds)
+
+
+def row(what: str, ours: Facts | float, reference: Facts | float, note: str) -> Facts:
+    """One row of speed.csv from seconds of two sides, or `seconds` and optional `mib`, `error`."""
+    sides = {"ours": ours, "reference": reference}
+    facts = {k: side if isinstance(side, dict) else {"seconds": side} for k, side in sides.items()}
+    out: Facts = {"what": what, **{f"{side}_s": facts[side]["seconds"] for side in facts}}
     out["ratio"] = out["reference_s"] / out["ours_s"]
-    for name in ("mib", "error"):
-        for side, facts in (("ours", ours), ("reference", reference)):
-            if name in facts:
-                out[f"{side}_{name}"] = facts[name]
-    return {**out, "note": note}
+    pairs = [(side, name) for name in ("mib", "error") for side in facts if name in facts[side]]
+    return {**out, **{f"{side}_{name}": facts[side][name] for side, name in pairs}, "note": note}
 
 
 def main(task: str, options: Mapping[str, Any]) -> Facts:

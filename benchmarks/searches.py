@@ -1,6 +1,5 @@
 """Common parts of measurements of optimisation-based attacks: gradients, ours and a plain loop."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.runner import Facts, in_turns, row
+from benchmarks.runner import Facts, clocked, in_turns, row
 from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.client.capture import capture, pick_device
 from gradleak.data import arrays
@@ -37,6 +36,12 @@ class Case:
     views: list[AttackerView]  # one for each image, with its label and S initializations
     images: np.ndarray  # (N, 1, C, H, W), network inputs
 
+    @property
+    def starts(self) -> np.ndarray:
+        """Initializations (S, 1, C, H, W) of the first image."""
+        assert self.views[0].starts is not None
+        return self.views[0].starts
+
 
 @dataclass(frozen=True)
 class Network:
@@ -55,13 +60,11 @@ class Network:
         options: dict[str, Any] = {"precision": "float32", "device": torch.device("cpu")}
         views, images = [], self.inputs[:count, None]
         for number, (image, label) in enumerate(zip(images, self.labels, strict=False)):
-            sent = (self.chain, self.weights, image, np.array([label]))
-            shared, draw = (
-                capture(*sent, mode=mode, **options),
-                np.random.default_rng((number, stream)),
-            )
+            sent = (self.chain, self.weights)
+            shared = capture(*sent, image, np.array([label]), mode=mode, **options)
+            draw = np.random.default_rng((number, stream))
             first = draw.standard_normal((starts, 1, *self.chain.input)).astype(np.float32)
-            seen = (self.chain, self.weights, shared, (int(label),), *self.limits)
+            seen = (*sent, shared, (int(label),), *self.limits)
             views.append(AttackerView(*seen, starts=first, mode=mode))
         return Case(views, images)
 
@@ -143,15 +146,11 @@ def searched(
     run_many: RunMany, views: Sequence[AttackerView]
 ) -> tuple[list[Reconstruction], float]:
     """Reconstructions of all views, and the seconds that they took."""
-    begin = time.perf_counter()
-    found = run_many(views, range(len(views)))
-    seconds = time.perf_counter() - begin
-    answers = []
+    found, seconds = clocked(lambda: run_many(views, range(len(views))))
     for answer in found:
         if isinstance(answer, GradleakError):
             raise answer
-        answers.append(answer)
-    return answers, seconds
+    return list(found), seconds  # type: ignore[arg-type]
 
 
 def timed(

@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks import case as cases
 from benchmarks import dlg, ggl, grnn, inverting, lock, mkor, pipeline, rgap
 from benchmarks import training as engine
 from benchmarks.runner import Facts
@@ -32,8 +31,8 @@ def groups(given: Any, params: Any, threads: int) -> Iterator[list[Facts]]:
     yield [pipeline.wall_time(params.target, params.overrides, threads)]
     with tempfile.TemporaryDirectory(prefix="gradleak-speed-") as folder:
         double, single = (f"{folder}/{name}.safetensors" for name in ("double", "single"))
-        cases.make_first(double, files.read(given.model), targets.read(given.targets))
-        cases.make_first(single, networks, images, single=True)
+        rgap.write_first(double, files.read(given.model), targets.read(given.targets))
+        rgap.write_first(single, networks, images, single=True)
         yield rgap.attack_rows(double, **alone)
         yield rgap.rank_rows(double, **alone)
         yield [rgap.float32_row(single, **alone)]
@@ -48,21 +47,21 @@ def groups(given: Any, params: Any, threads: int) -> Iterator[list[Facts]]:
     photos = (given.photo_model, given.photo_targets)
     yield [mkor.memory_row(*photos, images=params.mkor["photos"], **alone)]
 
-    more = {"source": source, **rounds, **device, **alone}
-    yield [engine.training_row(given.resnet, given.dataset, training, **more)]
+    stored = {"dataset": given.dataset, "source": source}
+    first = stored | {"model": given.resnet}
+    yield [engine.training_row(settings=training, **first, **rounds, **device, **alone)]
     yield lock.lock_rows(steps=amounts["lock_steps"], **device, **alone)
     # LeNet's steps are short.
     lenet: dict[str, Any] = {"kind": "lenet", "width": 12, **device, **alone}
     yield lock.lock_rows(steps=10 * amounts["lock_steps"], **lenet)
 
-    stored = {"dataset": given.dataset, "source": source}
-    stored["scale"] = (training["offset"], training["std"])
-    first = stored | {"model": given.resnet}
+    scaled = stored | {"scale": (training["offset"], training["std"])}
     for model, count in zip((given.resnet, given.deep), amounts["inverting"], strict=True):
-        case = stored | {"model": model}
+        case = scaled | {"model": model}
         yield [inverting.inverting_row(case, iterations=count, **device, **rounds)]
     small = stored | {"model": given.search_model, "scale": (0.0, 1.0)}
     yield [grnn.grnn_row(small, iterations=amounts["grnn"], **device, **rounds)]
+    first = scaled | {"model": given.resnet}
     yield [ggl.population_row(first, population=amounts["population"], **device, **rounds)]
 
 

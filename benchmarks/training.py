@@ -40,10 +40,10 @@ def now(device: torch.device) -> float:
 
 
 def _facts(ends: list[float], images: int, loss: float, accuracy: float, kind: str) -> Facts:
-    """Facts of a training run with `images` per epoch.
+    """Facts of a training run with `images` per epoch, its last `loss` and `accuracy`.
 
     `seconds` are for `COUNTED` images, from the end of the first epoch to that of the last, with a
-    validation after each; `loss` and `accuracy` are of the last epoch, `kind` is the arithmetic.
+    validation after each.
     """
     seconds = COUNTED * (ends[-1] - ends[0]) / (images * (len(ends) - 1))
     return {"seconds": seconds, "error": loss, "accuracy": accuracy, "kind": kind, "images": images}
@@ -101,8 +101,7 @@ def plain(
         for step, (inputs, labels) in enumerate(training, start=epoch * steps):
             for group in optimiser.param_groups:
                 group["lr"] = recipe.rate_at(step, recipe.epochs * steps)
-            inputs, labels = inputs.to(device), labels.to(device)
-            loss = functional.cross_entropy(module(inputs), labels)
+            loss = functional.cross_entropy(module(inputs.to(device)), labels.to(device))
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -120,8 +119,9 @@ def _loader(images: Images, recipe: Recipe, workers: int, order: torch.Generator
     mirrored = [transforms.RandomHorizontalFlip()] if recipe.flip else []
     pictures = Pictures(images, [*moved, *mirrored])
     options = {"drop_last": len(images) >= recipe.batch, **_with(workers, images.device)}
-    order_ = RandomSampler(pictures, generator=order)
-    return DataLoader(pictures, recipe.batch, sampler=order_, **options)
+    return DataLoader(
+        pictures, recipe.batch, sampler=RandomSampler(pictures, generator=order), **options
+    )
 
 
 def _with(workers: int, device: torch.device) -> dict[str, Any]:
@@ -141,27 +141,14 @@ def _accuracy(module: ChainModule, images: Loader, device: torch.device) -> floa
 
 
 def training_row(
-    model: str,
-    dataset: str,
-    settings: Mapping[str, Any],
-    *,
-    source: tuple[str, str],
-    device: str,
-    threads: int,
-    rounds: int = 2,
+    *, settings: Mapping[str, Any], threads: int, rounds: int = 2, **options: Any
 ) -> Facts:
     """Seconds for `COUNTED` images by the engine and by the plain loop, for a model's first seed.
 
     Errors are the mean training loss of the last epoch. `settings` are an entry of ``trainings``,
-    amounts as numbers, with at least two epochs; `source` is the data set and its split.
+    amounts as numbers, with at least two epochs; the other options are those of `timed`.
     """
-    options: dict[str, Any] = {
-        "model": model,
-        "dataset": dataset,
-        "settings": settings,
-        "source": source,
-    }
-    options |= {"rounds": rounds, "threads": threads, "device": device}
+    options |= {"settings": settings, "threads": threads, "rounds": rounds}
     engine, *loops = in_turns("training:timed", (None, *WORKERS), **options)
     best = min(loops, key=lambda facts: facts["seconds"])
     tried = " and ".join(f"{facts['seconds']:.3g} s with {facts['workers']}" for facts in loops)
@@ -184,7 +171,10 @@ def timed(
     source: tuple[str, str],
     device: str,
 ) -> Facts:
-    """One training run in this process: by the plain loop with `side` workers, or by the engine."""
+    """One training run in this process: by the plain loop with `side` workers, or by the engine.
+
+    `source` is the data set and its split.
+    """
     models, chosen = files.read(model), pick_device(device)
     chain, recipe = models.chains[0], recipe_of(settings)
     split = split_of(arrays.load(dataset, *source), settings, chosen)

@@ -1,9 +1,5 @@
 """Target sets and files of reconstructions and scores with made-up answers, for figures."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -15,16 +11,8 @@ REASON = "No start came below the objective that a success has."
 
 
 def target_set(
-    batches: int = 2,
-    size: int = 1,
-    shape: tuple[int, int, int] = (3, 8, 8),
-    dataset: str = "photos10",
-    *,
-    first: int = 0,
-    labels: Sequence[int] | None = None,
-    enlarged: int = 1,
-    seed: int = 0,
-) -> TargetSet:
+    batches=2, size=1, shape=(3, 8, 8), dataset="photos10", first=0, labels=None, enlarged=1, seed=0
+):
     """Random images; labels count up in each data set, or are the same in each batch."""
     rng, count = np.random.default_rng(seed), batches * size
     one = np.arange(count).reshape(batches, size) % 10
@@ -40,30 +28,24 @@ def target_set(
     )
 
 
-def run(model: str, batch: int, reason: str = "", status: str = "", **more: Any) -> dict[str, Any]:
+def run(model, batch, reason="", status="", **more):
     """Record of an answer; one with a reason failed."""
     place = {"model": model, "seed": 0, "batch": batch, "answer": 0, "kind": "answer"}
     return {**place, "status": status or ("failed" if reason else "ok"), "reason": reason, **more}
 
 
-def rows(record: Mapping[str, Any], index: int, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+def rows(record, index, values):
     same = {**record, "precision": "float32", "index": index}
     shown = {metric: "" if value is None else value for metric, value in values.items()}
     return [{**same, "metric": metric, "value": value} for metric, value in shown.items()]
 
 
 class Files:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
-        self.files: dict[str, Any] = {"targets": [], "reconstructions": [], "scores": []}
+        self.files = {"targets": [], "reconstructions": [], "scores": []}
 
-    def save(
-        self,
-        images: Mapping[str, np.ndarray],
-        runs: Sequence[Mapping[str, Any]],
-        scores: Sequence[Mapping[str, Any]],
-        target: TargetSet | None = None,
-    ) -> None:
+    def save(self, images, runs, scores, target=None):
         """Write a panel; images (seeds, batches, answers, K, C, H, W) by network."""
         stem = f"{self.folder}/panel-{len(self.files['scores'])}"
         if target is not None:

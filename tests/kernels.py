@@ -68,17 +68,15 @@ def probe(**variables):
         text=True,
         check=True,
     )
-    lines = done.stdout.splitlines()
-    mkl = [line for line in lines if line.startswith("MKL_VERBOSE oneMKL")]
-    onednn = re.findall(r"^onednn_verbose,.*,cpu,isa:(.*)$", done.stdout, re.MULTILINE)
-    said = next(line for line in lines if line.startswith("{"))
-    return json.loads(said) | {"mkl_line": "".join(mkl), "onednn": "".join(onednn)}
+    lines = r"^MKL_VERBOSE oneMKL.*$", r"^onednn_verbose,.*,cpu,isa:(.*)$", r"^{.*$"
+    mkl, onednn, said = ("".join(re.findall(line, done.stdout, re.MULTILINE)) for line in lines)
+    return json.loads(said) | {"mkl_line": mkl, "onednn": onednn}
 
 
 def variables(kernel, features):
     """Choose the variables that make the libraries of a CPU with these features take a kernel."""
     _, torch, mkl, onednn, loops = KERNELS[kernel]
-    beyond = {"X86_V3": LOOPS[2:], "X86_V2": LOOPS[1:]}.get(loops, ())
+    beyond = LOOPS[LOOPS.index(loops) + 1 :]
     return {
         "OPENBLAS_CORETYPE": kernel,
         "ATEN_CPU_CAPABILITY": torch,

@@ -6,8 +6,6 @@ lie and puts them back. Needs `cosmic-ray` and `coverage`, which no lock names: 
 docs/reviewing.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import csv
@@ -20,10 +18,11 @@ import signal
 import sys
 import time
 from collections import defaultdict
+from importlib import import_module
 from pathlib import Path
 
 PACKAGE = Path("src/gradleak")
-FOLDERS = ("claims", "operators", "inversion", "attacks", "security.py")
+FOLDERS = ("claims", "operators", "attacks", "analysis/copa_index.py")
 # Files whose tests run this code in their own process; those of the pipeline start others.
 TESTS = """
 answers attack_parts attacks auditing_structure branches capture claims claims_config
@@ -41,23 +40,23 @@ MOST, PATIENCE = 15.0, 90
 class Recorder:
     """Pytest plugin: which test runs which lines, and for how long."""
 
-    def __init__(self, coverage) -> None:
+    def __init__(self, coverage):
         self.coverage, self.seconds, self.failed = coverage, {}, set()
 
-    def pytest_runtest_setup(self, item) -> None:
+    def pytest_runtest_setup(self, item):
         self.coverage.switch_context(f"{item.nodeid}|setup")
 
-    def pytest_runtest_call(self, item) -> None:
+    def pytest_runtest_call(self, item):
         self.coverage.switch_context(item.nodeid)
 
-    def pytest_runtest_logreport(self, report) -> None:
+    def pytest_runtest_logreport(self, report):
         self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
         if report.failed:
             self.failed.add(report.nodeid)
 
 
-def record(path: Path) -> dict:
-    """Lines of each file with the tests that run them, and seconds of each test."""
+def record(path):
+    """Write lines of each file with the tests that run them, and seconds of each test."""
     import coverage
     import pytest
 
@@ -66,52 +65,37 @@ def record(path: Path) -> dict:
     recorder = Recorder(measured)
     pytest.main([*QUIET, *(f"tests/test_{name}.py" for name in TESTS.split())], plugins=[recorder])
     measured.stop()
-    lines: dict[str, dict[int, list[str]]] = {}
-    for name in measured.get_data().measured_files():
-        found = measured.get_data().contexts_by_lineno(name)
-        lines[str(Path(name).relative_to(Path.cwd()))] = found
-    for test in recorder.failed:
-        recorder.seconds.pop(test)
-    answer = {"seconds": recorder.seconds, "lines": lines}
-    path.write_text(json.dumps(answer), encoding="utf-8")
-    return json.loads(json.dumps(answer))
+    data = measured.get_data()
+    places = {name: str(Path(name).relative_to(Path.cwd())) for name in data.measured_files()}
+    lines = {place: data.contexts_by_lineno(name) for name, place in places.items()}
+    kept = {test: s for test, s in recorder.seconds.items() if test not in recorder.failed}
+    path.write_text(json.dumps({"seconds": kept, "lines": lines}), encoding="utf-8")
 
 
-def _annotations(tree: ast.AST) -> list[ast.AST]:
-    """Parts of a module that never run: annotations are kept as text."""
-    found: list[ast.AST | None] = []
+def _annotations(tree):
+    """First and last position of annotations, which never run: they are kept as text."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.arg | ast.AnnAssign):
-            found.append(node.annotation)
-        elif isinstance(node, ast.FunctionDef):
-            found.append(node.returns)
-    return [node for node in found if node is not None]
+        found = getattr(node, "annotation", None) or getattr(node, "returns", None)
+        if found is not None:
+            yield (found.lineno, found.col_offset), (found.end_lineno, found.end_col_offset)
 
 
-def _within(start: tuple[int, int], node: ast.AST) -> bool:
-    first = (node.lineno, node.col_offset)  # type: ignore[attr-defined]
-    last = (node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
-    return first <= tuple(start) < last
-
-
-def places(folder: str) -> list[list]:
+def places(folder):
     """Changes that cosmic-ray knows, those of one place and kind together."""
     from cosmic_ray.commands.init import _all_work_items
 
     here = PACKAGE / folder
-    files = [here] if here.suffix else sorted(here.rglob("*.py"))
     groups = defaultdict(list)
-    for file in files:
-        idle = _annotations(ast.parse(file.read_text(encoding="utf-8")))
-        for item in _all_work_items([file], {}):
-            spec = item.mutations[0]
-            kind = spec.operator_name.split("_")[0]
-            if kind != "core/NoOp" and not any(_within(spec.start_pos, node) for node in idle):
-                groups[str(file), spec.start_pos, kind].append(spec)
+    for file in [here] if here.suffix else sorted(here.rglob("*.py")):
+        idle = list(_annotations(ast.parse(file.read_text(encoding="utf-8"))))
+        for spec in (item.mutations[0] for item in _all_work_items([file], {})):
+            kind, start = spec.operator_name.split("_")[0], tuple(spec.start_pos)
+            if kind != "core/NoOp" and not any(first <= start < last for first, last in idle):
+                groups[str(file), start, kind].append(spec)
     return [groups[key] for key in sorted(groups)]
 
 
-def draw(size: int, seed: int) -> list:
+def draw(size, seed):
     """One change of each of about `size` places; the order is random too."""
     every = {folder: places(folder) for folder in FOLDERS}
     total = sum(map(len, every.values()))
@@ -125,7 +109,7 @@ def draw(size: int, seed: int) -> list:
     return drawn
 
 
-def tests_of(spec, record: dict) -> list[str]:
+def tests_of(spec, record):
     """Tests that run a line of the change, quickest first, as many as `MOST` allows.
 
     What a fixture runs may be looked at by every test of its file. What runs at import stands in no
@@ -139,7 +123,7 @@ def tests_of(spec, record: dict) -> list[str]:
     files = {name.partition("::")[0] for name in contexts if name.endswith("|setup")}
     seconds = record["seconds"]
     found = [test for test in seconds if test in contexts or test.partition("::")[0] in files]
-    total, chosen = 0.0, list[str]()
+    total, chosen = 0.0, []
     for test in sorted(found, key=seconds.__getitem__):
         total += seconds[test]
         if chosen and total > MOST:
@@ -148,7 +132,7 @@ def tests_of(spec, record: dict) -> list[str]:
     return chosen
 
 
-def _fails(tests: list[str]) -> None:
+def _fails(tests):
     import pytest
 
     resource.setrlimit(resource.RLIMIT_CPU, (PATIENCE, PATIENCE))
@@ -158,7 +142,7 @@ def _fails(tests: list[str]) -> None:
     os._exit(int(pytest.main([*QUIET, "-x", *tests])))
 
 
-def judge(spec, tests: list[str]) -> str:
+def judge(spec, tests):
     """``killed`` by a test, by its ``timeout``, or ``survived``."""
     from cosmic_ray.mutating import use_mutation
     from cosmic_ray.plugins import get_operator
@@ -177,7 +161,7 @@ def judge(spec, tests: list[str]) -> str:
         return outcomes.get(child.exitcode, "killed")
 
 
-def main() -> None:
+def main():
     """Write a row for each change as it is judged."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("folder", type=Path, help="where the record and mutants.csv go")
@@ -195,11 +179,8 @@ def main() -> None:
         child.start()
         child.join()
     recorded = json.loads(known.read_text(encoding="utf-8"))
-    import pandas  # noqa: F401
-    import scipy.optimize  # noqa: F401
-    import skimage.metrics  # noqa: F401
-    import torch  # noqa: F401
-
+    for library in ("pandas", "scipy.optimize", "skimage.metrics", "torch"):
+        import_module(library)
     end = time.monotonic() + 60 * given.minutes
     with (given.folder / "mutants.csv").open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")

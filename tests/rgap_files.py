@@ -1,47 +1,36 @@
 """Files as the pipeline writes them, with made-up answers, for the figures of R-GAP."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
 from figure_files import REASON, Files, rows, run, target_set
 from gradleak.analysis.rank_analysis import analyse, critical
 from gradleak.data import targets
-from gradleak.data.targets import TargetSet
-from gradleak.models.chain import Chain
 from gradleak.runtime.artifacts import write_csv
 from gradleak.scoring.metrics.image import combination, mse
 
-__all__ = ["Factory", "Maker", "noisy", "target_set"]
-
-# What an attack answers to a batch (K, C, H, W): one entry (kind, images or None) for each answer.
-Maker = Callable[[np.ndarray, np.random.Generator], list[tuple[str, np.ndarray | None]]]
+__all__ = ["Factory", "noisy", "target_set"]
 
 
-def noisy(*levels: float | None) -> Maker:
+def noisy(*levels):
     """Answers that are the images with noise of these levels; None is a failed one."""
+    kinds = ["answer", *(f"start {place}" for place in range(1, len(levels)))]
 
-    def make(images: np.ndarray, rng: np.random.Generator) -> list[tuple[str, np.ndarray | None]]:
-        return [
-            (
-                f"start {place}" if place else "answer",
-                None if level is None else images + level * rng.standard_normal(images.shape),
-            )
-            for place, level in enumerate(levels)
-        ]
+    def noise(images, rng, level):
+        return None if level is None else images + level * rng.standard_normal(images.shape)
 
-    return make
+    return lambda images, rng: [
+        (kind, noise(images, rng, level)) for kind, level in zip(kinds, levels, strict=True)
+    ]
 
 
 class Factory(Files):
-    """Writes files of one experiment into a folder."""
+    """Writes files of one experiment into a folder.
 
-    def __init__(self, folder: Path, originals: TargetSet, chains: Iterable[Chain]) -> None:
+    An attack answers to a batch (K, C, H, W): (kind, images or None) for each answer.
+    """
+
+    def __init__(self, folder, originals, chains):
         super().__init__(folder)
         self.originals, self.chains = originals, list(chains)
         self.rng = np.random.default_rng(1)
@@ -49,44 +38,32 @@ class Factory(Files):
         targets.save(self.files["targets"], originals, {})
 
     def attack(
-        self,
-        attack: str,
-        makers: Mapping[str, Maker] | Maker,
-        *,
-        defence: str = "none",
-        batches: int | None = None,
-        twin_scale: float | None = None,
-    ) -> None:
+        self, attack, makers, *, defence="none", batches=None, twin_scale=None, result="rgap_x"
+    ):
         """Files of one attack; `makers` by model, or one for all."""
         images, runs, scores = {}, [], []
         for chain in self.chains:
             maker = makers if callable(makers) else makers[chain.name]
             count = batches or len(self.originals.images)
             given = [maker(self.originals.inputs(b), self.rng) for b in range(count)]
-            most = max(len(answers) for answers in given)
-            size = max(
-                [len(i) for answers in given for _, i in answers if i is not None], default=1
-            )
-            stack = np.full((1, count, most, size, *chain.input), np.nan)
+            sizes = [len(i) for answers in given for _, i in answers if i is not None]
+            shape = count, max(map(len, given)), max(sizes, default=1), *chain.input
+            images[chain.name] = np.full((1, *shape), np.nan)
             for batch, answers in enumerate(given):
                 for answer, (kind, found) in enumerate(answers):
                     reason = REASON if found is None else ""
                     record = run(chain.name, batch, reason, answer=answer, kind=kind)
                     if found is not None:
-                        stack[0, batch, answer, : len(found)] = found
+                        images[chain.name][0, batch, answer, : len(found)] = found
                     runs.append(record)
                     scores += self._scores(record, found, twin_scale)
-            images[chain.name] = stack
-        same = {"paper": "rgap", "result": "rgap_x", "attack": attack, "defence": defence}
+        same = {"paper": "rgap", "result": result, "attack": attack, "defence": defence}
         self.save(images, runs, [{**same, **row} for row in scores])
 
-    def _scores(
-        self, record: dict[str, Any], found: np.ndarray | None, twin_scale: float | None
-    ) -> list[dict[str, Any]]:
+    def _scores(self, record, found, twin_scale):
         originals = self.originals.inputs(record["batch"])
-        scores = []
         for position, original in enumerate(originals):
-            values: dict[str, float | None] = {"mse": None, "psnr": None}
+            values = {"mse": None, "psnr": None}
             if found is not None:
                 one = min(found, key=lambda image: mse(original, image))
                 values["mse"] = mse(original, one)
@@ -95,28 +72,29 @@ class Factory(Files):
                     values |= {"coefficient": weights[position]} | ({} if position else {"r2": r2})
                 if twin_scale is not None:
                     twin = twin_scale * original
-                    error = np.linalg.norm(one - twin) / np.linalg.norm(twin)
                     values |= {"twin_scale": twin_scale, "mse_twin": mse(twin, one)}
-                    values["twin_error"] = float(error)
-            index = int(self.originals.indices[record["batch"], position])
-            scores += rows(record, index, values)
-        return scores
+                    values["twin_error"] = np.linalg.norm(one - twin) / np.linalg.norm(twin)
+            yield from rows(record, int(self.originals.indices[record["batch"], position]), values)
 
-    def rank(self) -> None:
+    def rank(self):
         """File of the rank analysis, ranks made up."""
         found = []
         for chain in self.chains:
             counts = analyse(chain)
-            worst = critical(counts)
             for count in counts:
-                row = {"model": chain.name, "layer": count.layer, "inputs": count.unknowns}
-                row |= {"seed": 0, "index": 0, "critical": count is worst}
                 rank = count.unknowns - 5 if count.layer.startswith("conv") else None
-                found.append({**row, "rank": rank})
-        path = str(self.folder / "rank.csv")
-        write_csv(path, pd.DataFrame(found))
-        self.files["rank"] = [path]
+                worst = count is critical(counts)
+                found.append((chain.name, count.layer, count.unknowns, 0, 0, worst, rank))
+        self.files["rank"] = [str(self.folder / "rank.csv")]
+        columns = ["model", "layer", "inputs", "seed", "index", "critical", "rank"]
+        write_csv(self.files["rank"][0], pd.DataFrame(found, columns=columns))
 
-    def words(self, attacks: Mapping[str, str], **more: Any) -> dict[str, Any]:
+    def words(self, attacks, **more):
         described = [chain.describe() for chain in self.chains]
-        return {"chains": described, "names": {}, "attacks": dict(attacks), **more}
+        return {
+            "title": "A figure",
+            "chains": described,
+            "names": {},
+            "attacks": dict(attacks),
+            **more,
+        }

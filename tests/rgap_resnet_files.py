@@ -1,8 +1,6 @@
 """Files of R-GAP's Figure 4 with made-up answers: a small ResNet-18 and two with a skip cut."""
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+import itertools
 
 import pandas as pd
 
@@ -12,32 +10,26 @@ from gradleak.models.resnet import specs
 from gradleak.runtime.artifacts import write_csv
 from papers.rgap.figures import fig4
 from papers.rgap.tables import resnets
-from rgap_files import Factory, Maker, noisy, target_set
+from rgap_files import Factory, noisy, target_set
 
 NETWORKS = {"base": "ResNet18", "cut3": "Variant 1", "cut8": "Variant 2"}
 SETTINGS = {"trained": "Trained, evaluation mode", "untrained": "Untrained, training mode"}
 TESTED = 200
-Makers = Mapping[str, Maker]
 
 
-def network(name: str, *cut: int) -> Chain:
+def network(name, *cut):
     return Chain(name, (3, 16, 16), specs("resnet18", 4, 10, cut=cut))
 
 
 CHAINS = [network("base"), network("cut3", 3), network("cut8", 8)]
 
 
-def failing_once() -> Maker:
-    met: list[int] = []
-
-    def make(images: Any, rng: Any) -> Any:
-        met.append(1)
-        return noisy(None if len(met) == 1 else 0.2)(images, rng)
-
-    return make
+def failing_once():
+    makers = itertools.chain([noisy(None)], itertools.repeat(noisy(0.2)))
+    return lambda images, rng: next(makers)(images, rng)
 
 
-def usual() -> dict[str, dict[str, Maker]]:
+def usual():
     """Answers in each setting; one run of variant 1 fails in the first."""
     return {
         "trained": {"base": noisy(0.1), "cut3": failing_once(), "cut8": noisy(0.1)},
@@ -45,20 +37,14 @@ def usual() -> dict[str, dict[str, Maker]]:
     }
 
 
-def build(
-    folder: Path, made_up: Mapping[str, Makers] | None = None, batches: int = 2
-) -> tuple[Any, Factory, dict[str, Any]]:
+def build(folder, made_up=None, batches=2):
     """Files and words of the figure; `made_up` names the settings and their answers."""
     answers = usual() if made_up is None else made_up
-    originals = target_set(batches, shape=(3, 16, 16))
-    points: list[str] = []
-    factories = []
+    originals, points, factories = target_set(batches, shape=(3, 16, 16)), [], []
     for setting, makers in answers.items():
         (folder / setting).mkdir()
         factory = Factory(folder / setting, originals, CHAINS)
-        factory.attack("ig", makers)
-        for path in factory.files["scores"]:
-            write_csv(path, pd.read_csv(path, keep_default_na=False).assign(result=setting))
+        factory.attack("ig", makers, result=setting)
         points += factory.files["scores"]
         factories.append(factory)
     made = factories[0]
@@ -68,21 +54,14 @@ def build(
     return fig4, made, made.words({"ig": "IG"}, networks=NETWORKS, columns=columns)
 
 
-def summary(points: list[str], columns: Mapping[str, str]) -> pd.DataFrame:
+def summary(points, columns):
     """The table, with accuracies of 60, 70 and 80 %."""
-    counts = {chain.name: analyse(chain) for chain in CHAINS}
-    rank = pd.DataFrame(
-        {
-            "model": model,
-            "network_ra": critical(rows).index,
-            "network_ra_alone": largest_alone(rows).alone,
-        }
-        for model, rows in counts.items()
-    )
-    trained = pd.DataFrame(
-        {"model": model, "test_accuracy": 0.6 + 0.1 * place, "test": TESTED, "epochs": 3}
-        for place, model in enumerate(NETWORKS)
-    )
+    counts = [analyse(chain) for chain in CHAINS]
+    indices = {"network_ra": [critical(rows).index for rows in counts]}
+    indices["network_ra_alone"] = [largest_alone(rows).alone for rows in counts]
+    rank = pd.DataFrame({"model": list(NETWORKS), **indices})
+    shares = {"test_accuracy": [0.6, 0.7, 0.8], "test": TESTED, "epochs": 3}
+    trained = pd.DataFrame({"model": list(NETWORKS), **shares})
     scores = pd.concat([pd.read_csv(path) for path in points])
     words = {"networks": NETWORKS, "columns": columns}
     return resnets.table(scores, trained, rank, words, images="embedded", scale="smoke")

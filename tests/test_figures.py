@@ -1,8 +1,6 @@
 """Figures and index tables from synthetic files."""
 
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,12 +8,13 @@ import pytest
 from scipy import stats
 
 from claims_synthetic import copa
+from figure_files import Files
 from figure_words import texts
 from gradleak.claims import Evidence, evaluate
 from gradleak.data import targets
 from gradleak.errors import ArtifactError
 from gradleak.plotting import style, wording
-from gradleak.runtime.artifacts import write_csv, write_tensors
+from gradleak.runtime.artifacts import write_csv
 from gradleak.runtime.tidy import TABLES as TABLE_COLUMNS
 from papers.copa.figures import network_index as index_figure
 from papers.copa.figures import samples
@@ -26,7 +25,7 @@ ATTACKS = {"copa": "COPA", "copa_tv": "COPA denoised", "rgap": "R-GAP"}
 REASON = "Overflow in atanh at layer fc; the gradient is saturated."
 
 
-def target_set(origin: str = "embedded", classes: str = "motorcycle, cat") -> targets.TargetSet:
+def target_set(origin="embedded", classes="motorcycle, cat"):
     rng = np.random.default_rng(0)
     return targets.TargetSet(
         rng.integers(0, 256, (2, 1, 3, 8, 8), dtype=np.uint8),
@@ -39,7 +38,7 @@ def target_set(origin: str = "embedded", classes: str = "motorcycle, cat") -> ta
     )
 
 
-def score_row(model: str, attack: str, **changed: Any) -> dict[str, Any]:
+def score_row(model, attack, **changed):
     same = {"paper": "copa", "result": "copa_pair", "defence": "none", "images": "embedded"}
     row = {**same, "targets": "copa_pair", "model": model, "attack": attack, "seed": 0, "batch": 0}
     row |= {"index": 1, "label": "x", "metric": "mse", "value": 0.05, "status": "ok", "reason": ""}
@@ -47,7 +46,7 @@ def score_row(model: str, attack: str, **changed: Any) -> dict[str, Any]:
     return {**row, **more, **changed}
 
 
-def security_rows(model: str, contributions: list[float], method: str = "structural") -> list[dict]:
+def security_rows(model, contributions, method="structural"):
     same = {"model": model, "seed": 0, "rank_method": method, "kernel": 3, "channels": 4}
     same |= {"stride": 1, "padding": 0, "fc_inputs": 50, "fc_outputs": 10}
     return [
@@ -56,34 +55,27 @@ def security_rows(model: str, contributions: list[float], method: str = "structu
     ]
 
 
-def sample_files(tmp_path: Path) -> dict[str, Any]:
+def sample_files(folder):
     """Two models, three attacks, two images and two seeds; R-GAP fails once on the animal."""
-    found: dict[str, Any] = {"reconstructions": [], "scores": [], "security": []}
-    found["targets"] = str(tmp_path / "targets.safetensors")
-    targets.save(found["targets"], target_set(), {})
-    rng = np.random.default_rng(1)
+    made, rng = Files(folder), np.random.default_rng(1)
+    made.files |= {"targets": str(folder / "targets.safetensors"), "security": []}
+    targets.save(made.files["targets"], target_set(), {})
     for model in MODELS:
         for attack in ATTACKS:
-            images = rng.uniform(-0.7, 0.7, (2, 2, 3, 8, 8))
-            rows = []
+            images, rows = rng.uniform(-0.7, 0.7, (2, 2, 3, 8, 8)), []
             for seed, batch in product(range(2), range(2)):
                 value = 10.0 ** -(3 * seed + 2)
                 rows.append(score_row(model, attack, seed=seed, batch=batch, value=value))
                 if (model, attack, batch) == (MODELS[1], "rgap", 1):
                     images[seed, batch] = np.nan
                     rows[-1] |= {"value": np.nan, "status": "failed", "reason": REASON}
-            name = tmp_path / f"{model}-{attack}"
             keys = ("model", "seed", "batch", "answer", "kind", "status", "reason")
             runs = [{key: row[key] for key in keys} for row in rows]
-            stored = {f"{model}/images": images[:, :, None, None]}
-            write_tensors(f"{name}.safetensors", stored, {"runs": runs})
-            write_csv(f"{name}.csv", pd.DataFrame(rows))
-            found["reconstructions"].append(f"{name}.safetensors")
-            found["scores"].append(f"{name}.csv")
-        security = tmp_path / f"{model}.csv"
-        write_csv(security, pd.DataFrame(security_rows(model, [0.0, -2266.5])))
-        found["security"].append(str(security))
-    return found
+            made.save({model: images[:, :, None, None]}, runs, rows)
+        made.files["security"].append(str(folder / f"{model}.csv"))
+        rows = security_rows(model, [0.0, -2266.5])
+        write_csv(made.files["security"][-1], pd.DataFrame(rows))
+    return made.files
 
 
 WORDS = {"title": "Samples", "models": MODELS, "attacks": ATTACKS}
@@ -92,8 +84,12 @@ WORDS = {"title": "Samples", "models": MODELS, "attacks": ATTACKS}
 # --- Figures 1 and 2 -----------------------------------------------------------------------------
 
 
-def test_samples_show_first_seed_and_failed_run(tmp_path: Path) -> None:
-    figure = samples.make(sample_files(tmp_path), WORDS, "smoke")
+@pytest.fixture(scope="module")
+def figure(tmp_path_factory):
+    return samples.make(sample_files(tmp_path_factory.mktemp("samples")), WORDS, "smoke")
+
+
+def test_samples_show_first_seed_and_failed_run(figure):
     found = texts(figure)
     assert len(figure.axes) == 2 * 2 * 4
     assert found.count("0.0100") == 11 and found.count("1.0e−5") == 0
@@ -102,10 +98,9 @@ def test_samples_show_first_seed_and_failed_run(tmp_path: Path) -> None:
     assert found.count("MSE, one draw:") == found.count("median of draws:") == len(MODELS)
     # What does not fit into the frame is told below.
     assert "Overflow in atanh at layer fc (1)" in [" ".join(text.split()) for text in found]
-    assert f"Reasons: (1) {REASON}" in found
-    assert {"Variant 1", "Variant 3", "c(M) = −2266.5"} <= set(found)
+    assert {"Variant 1", "Variant 3", "c(M) = −2266.5", f"Reasons: (1) {REASON}"} <= set(found)
     assert "Motorcycle (stands in for truck)" in found
-    footer = found[[text.startswith("Rows:") for text in found].index(True)].replace("\n", " ")
+    footer = next(text for text in found if text.startswith("Rows:")).replace("\n", " ")
     for words in ("x − 0.5", "embedded", "scale smoke", "float32", "seed 0, the first of 2"):
         assert words in footer
     assert "median" in footer
@@ -113,8 +108,7 @@ def test_samples_show_first_seed_and_failed_run(tmp_path: Path) -> None:
     assert len(crossed) == 1 and not crossed[0].images
 
 
-def test_images_are_shifted_back_and_clipped(tmp_path: Path) -> None:
-    figure = samples.make(sample_files(tmp_path), WORDS, "smoke")
+def test_images_are_shifted_back_and_clipped(figure):
     shown = np.asarray(figure.axes[1].images[0].get_array())
     found = np.random.default_rng(1).uniform(-0.7, 0.7, (2, 2, 3, 8, 8))[0, 0]
     np.testing.assert_allclose(shown, np.clip(np.moveaxis(found, 0, -1) + 0.5, 0, 1))
@@ -122,20 +116,14 @@ def test_images_are_shifted_back_and_clipped(tmp_path: Path) -> None:
     np.testing.assert_allclose(original[0, 0], target_set().images[0, 0, :, 0, 0] / 255)
 
 
-def test_real_images_are_named_as_the_paper_does() -> None:
+def test_real_images_are_named_as_the_paper_does():
     real = target_set("official", "truck, deer")
     assert samples.target_name(real, 0) == "Truck"
     assert samples.target_name(real, 1) == "Animal (deer)"
     assert wording.described(real) == "CIFAR-10 training images 1 and 3"
 
 
-def test_unwritable_folder_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "figures").write_text("a file, not a folder", encoding="utf-8")
-    with pytest.raises(ArtifactError, match="Cannot write"):
-        style.save(style.new(1, 1), tmp_path / "figures" / "figure.pdf")
-
-
-def test_missing_samples_are_named(tmp_path: Path) -> None:
+def test_missing_samples_are_named(tmp_path):
     files = sample_files(tmp_path)
     rows = pd.read_csv(files["scores"][0])
     write_csv(files["scores"][0], rows[rows["seed"] == 1])
@@ -143,7 +131,7 @@ def test_missing_samples_are_named(tmp_path: Path) -> None:
         samples.make(files, WORDS, "smoke")
 
 
-def test_numbers_are_short() -> None:
+def test_numbers_are_short():
     values = (0.15, 6.12, 78.0, 123.4, 999.6, 0.00012344, 1.34e-9, 0.0)
     texts = ["0.150", "6.12", "78.0", "123", "1.0e3", "0.000123", "1.3e−9", "0"]
     assert [style.number(value) for value in values] == texts
@@ -152,13 +140,12 @@ def test_numbers_are_short() -> None:
 # --- The index -----------------------------------------------------------------------------------
 
 
-def index_inputs(n: int = 16) -> tuple[pd.DataFrame, pd.DataFrame]:
+def index_inputs(n=16):
     """Networks of two families with an MSE that follows c(M); R-GAP fails on the last network."""
     scores, security = [], []
     for k in range(n):
-        three = k % 2 == 0
-        model = f"index_{'three' if three else 'four'}_{k:03d}"
-        lost = [0.0, -10.0 * k] if three else [0.0, -10.0 * k, 0.0]
+        model = f"index_{'four' if k % 2 else 'three'}_{k:03d}"
+        lost = [0.0, -10.0 * k, *[0.0] * (k % 2)]
         security += security_rows(model, lost, "structural" if k < 10 else "numerical")
         for attack, index in product(("rgap", "copa"), range(3)):
             value = 0.001 * (k + index + 1)
@@ -169,24 +156,28 @@ def index_inputs(n: int = 16) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 @pytest.fixture(scope="module")
-def index_table() -> pd.DataFrame:
+def index_table():
     return network_index.table(*index_inputs(), images="embedded", scale="smoke")
 
 
-def test_index_rows(index_table: pd.DataFrame) -> None:
+def test_index_rows(index_table):
     assert list(index_table.columns[: len(TABLE_COLUMNS)]) == TABLE_COLUMNS
-    row = index_table[(index_table["row"] == "index_three_004") & (index_table["column"] == "copa")]
-    found = row.iloc[0]
+    rows = index_table.set_index(["row", "column"])
+    found = rows.loc["index_three_004", "copa"]
     assert (found["metric"], found["n"], found["n_ok"], found["c"]) == ("mse", 3, 3, -40.0)
     assert found["ours"] == pytest.approx(0.006) and found["low"] < 0.006 < found["high"]
     assert found["layers"] == "4 k3 s1 p0; 4 k3 s1 p0; fc 50 to 10"
-    failed = index_table[(index_table["row"] == "index_three_000") & (index_table["n_ok"] == 0)]
-    assert list(failed["column"]) == ["rgap"] and failed["ours"].isna().all()
+    failed = rows.loc["index_three_000"].query("n_ok == 0")
+    assert list(failed.index) == ["rgap"] and failed["ours"].isna().all()
     assert REASON in failed["note"].iloc[0]
 
 
-def test_failed_network_counts_as_worst(index_table: pd.DataFrame) -> None:
-    summary = index_table[index_table["metric"] == "spearman"].set_index(["row", "column"])
+@pytest.fixture(scope="module")
+def summary(index_table):
+    return index_table[index_table["metric"] == "spearman"].set_index(["row", "column"])
+
+
+def test_failed_network_counts_as_worst(summary):
     copa, rgap = (summary.loc[("all networks", attack)] for attack in ("copa", "rgap"))
     assert (copa["ours"], copa["low"], copa["high"]) == pytest.approx((-1, -1, -1))
     worst = [-10 * k for k in range(16)], [99.0, *range(1, 16)]
@@ -198,25 +189,14 @@ def test_failed_network_counts_as_worst(index_table: pd.DataFrame) -> None:
     assert len(groups) == 3 * 4
 
 
-@pytest.fixture
-def evidence(index_table: pd.DataFrame, tmp_path: Path) -> Evidence:
+def test_claims_read_the_index_table_with_its_intervals(index_table, summary, tmp_path):
     write_csv(tmp_path / "index.csv", index_table)
-    return Evidence.read(index=[tmp_path / "index.csv"])
-
-
-def test_claims_read_the_index_table(evidence: Evidence) -> None:
+    evidence = Evidence.read(index=[tmp_path / "index.csv"])
     x, y, n_ok = evidence.networks("c", "mse_rgap")
     assert (len(x), n_ok, np.isinf(y).sum()) == (16, 15, 1)
     assert set(x) == {-10.0 * k for k in range(16)}
-    expansion, _, _ = evidence.networks("expansion", "mse_copa")
-    assert set(expansion) == {2.0}
-
-
-def test_claims_and_index_table_give_one_interval(
-    index_table: pd.DataFrame, evidence: Evidence
-) -> None:
+    assert set(evidence.networks("expansion", "mse_copa")[0]) == {2.0}
     judged = evaluate(copa(), evidence, "real", "laptop").set_index("id")
-    summary = index_table[index_table["metric"] == "spearman"].set_index(["row", "column"])
     for attack in ("copa", "rgap"):
         one = judged.loc[f"copa.c.indicator.{attack}"]
         other = summary.loc[("all networks", attack)]
@@ -225,22 +205,16 @@ def test_claims_and_index_table_give_one_interval(
         assert one["verdict"] == "reproduced" and (one["n"], one["n_ok"]) == (16, other["n_ok"])
 
 
-def test_index_inputs_must_agree() -> None:
+def test_index_inputs_must_agree():
     scores, security = index_inputs()
     fewer = security[security["model"] != "index_three_000"]
     with pytest.raises(ArtifactError, match="disagree on network 'index_three_000'"):
         network_index.table(scores, fewer, images="real", scale="smoke")
 
 
-def test_index_figure(index_table: pd.DataFrame, tmp_path: Path) -> None:
+def test_index_figure(index_table, tmp_path):
     write_csv(tmp_path / "index.csv", index_table)
-    table = pd.read_csv(tmp_path / "index.csv")
-    for name in ("a", "b"):
-        style.save(index_figure.draw(table, 0.07), tmp_path / name / "copa_index.pdf")
-    for suffix in ("pdf", "png"):
-        one, other = (tmp_path / name / f"copa_index.{suffix}" for name in ("a", "b"))
-        assert one.read_bytes() == other.read_bytes()
-    figure = index_figure.draw(table, 0.07)
+    figure = index_figure.draw(pd.read_csv(tmp_path / "index.csv"), 0.07)
     found = "\n".join(texts(figure))
     assert "mean MSE of 0.0700" in found.replace("\n", " ")
     dashed = [line for axes in figure.axes for line in axes.lines if line.get_linestyle() == "--"]
@@ -261,14 +235,17 @@ def test_index_figure(index_table: pd.DataFrame, tmp_path: Path) -> None:
         ((np.nan, np.nan, np.nan), "too few networks"),
     ],
 )
-def test_conclusion_follows_the_interval(values: tuple[float, ...], words: str) -> None:
-    row = pd.DataFrame([(*values, 40)], columns=["ours", "low", "high", "n"], index=["copa"])
-    nothing = depth_rows()
+def test_conclusion_follows_the_interval(values, words):
+    row, nothing = one_row(*values), depth_rows()
     assert words in index_figure.conclusion(row, nothing)
     assert "too few networks" in index_figure.conclusion(row.assign(n=4), nothing)
 
 
-def depth_rows(*found: tuple[str, float, float, float, int]) -> pd.DataFrame:
+def one_row(*values):
+    return pd.DataFrame([(*values, 40)], columns=["ours", "low", "high", "n"], index=["copa"])
+
+
+def depth_rows(*found):
     """Correlations with COPA's error, as the index table has them, without their other columns."""
     rows = pd.DataFrame(found, columns=["row", "ours", "low", "high", "n"]).assign(column="copa")
     return index_figure.by_depth(rows.astype({"row": "str"}))
@@ -279,15 +256,11 @@ def depth_rows(*found: tuple[str, float, float, float, int]) -> pd.DataFrame:
     [
         ((-0.3, -0.7, 0.2), (0.4, -0.1, 0.7), "differ in sign, but each interval includes 0."),
         ((-0.3, -0.5, -0.1), (-0.4, -0.6, -0.2), "agree in sign, and no interval includes 0."),
-        (
-            *((-0.3, -0.5, -0.1), (0.4, -0.1, 0.7)),
-            "differ in sign, but the interval of four-layer ones includes 0.",
-        ),
+        ((-0.3, -0.5, -0.1), (0.4, -0.1, 0.7), "differ in sign, but the interval of four-layer"),
     ],
 )
-def test_depths_are_compared_from_the_table(three: Any, four: Any, words: str) -> None:
-    row = pd.DataFrame([(0, -0.3, 0.3, 40)], columns=["ours", "low", "high", "n"], index=["copa"])
-    whole = ("all networks", 0.0, -0.3, 0.3, 40)
+def test_depths_are_compared_from_the_table(three, four, words):
+    row, whole = one_row(0, -0.3, 0.3), ("all networks", 0.0, -0.3, 0.3, 40)
     image = ("three-layer networks, image 0", 0.9, 0.8, 1.0, 20)
     both = ("three-layer networks", *three, 20), ("four-layer networks", *four, 20)
     said = index_figure.conclusion(row, depth_rows(whole, image, *both))
@@ -296,7 +269,7 @@ def test_depths_are_compared_from_the_table(three: Any, four: Any, words: str) -
     assert "sign" not in index_figure.conclusion(row, depth_rows(whole, both[0], few))
 
 
-def test_grey_error_is_that_of_the_zero_input() -> None:
+def test_grey_error_is_that_of_the_zero_input():
     zero = np.mean([np.mean(target_set().inputs(batch) ** 2) for batch in range(2)])
     assert index_figure.grey_error(target_set()) == pytest.approx(zero)
 
@@ -304,7 +277,7 @@ def test_grey_error_is_that_of_the_zero_input() -> None:
 # --- Many images ---------------------------------------------------------------------------------
 
 
-def test_many_images_table() -> None:
+def test_many_images_table():
     rows = [
         score_row("m", "copa", index=index, metric=metric, value=value)
         for index, mse in enumerate((1e-2, 1e-4))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from gradleak.plotting import placeholders, style
-from gradleak.plotting.layout import Cell, drawing
+from gradleak.plotting import style
+from gradleak.plotting.layout import Cell, drawing, mark
 
 FISHED = "No image of class {}, which the server fishes for, is in the batch; choose another."
 LEFT = "The image leaves the range of inputs by {} of its width in root mean square."
@@ -20,13 +20,14 @@ def said(axes):
 
 
 def test_words_that_fit_are_whole_and_leave_no_note():
+    def size():
+        return one.figure.get_size_inches()[1], len(one.figure.texts)
+
     with page() as one:
-        cell = Cell(why="not run on batch 3")
-        frames = [one.picture(0.1 + k, 0.1, 0.8, cell) for k in range(2)]
-        height = one.figure.get_size_inches()[1]
-        texts = len(one.figure.texts)
-    assert said(frames[0]) == "not run on batch 3"
-    assert one.figure.get_size_inches()[1] == height and len(one.figure.texts) == texts
+        axes = one.picture(0.1, 0.1, 0.8, Cell(why="not run on batch 3"))
+        before = size()
+    assert said(axes) == "not run on batch 3"
+    assert size() == before
 
 
 def test_reasons_are_told_once_and_numbers_that_differ_as_a_range():
@@ -40,15 +41,12 @@ def test_reasons_are_told_once_and_numbers_that_differ_as_a_range():
 
 def test_words_stay_inside_of_their_frame():
     with page(2.0) as one:
-        left = 0.1
-        for side in (0.35, 0.5, 0.8, 1.8):
+        # The narrowest frames of figures have 0.5 inches.
+        for left, side in ((0.1, 0.35), (0.55, 0.5), (1.15, 0.8), (2.05, 1.8)):
             axes = one.picture(left, 0.1, side, Cell(why=FISHED.format(0)))
             words = axes.texts[0].get_window_extent(one.figure.canvas.get_renderer())
-            assert "…" not in said(axes)
-            # The narrowest frames of figures have 0.5 inches.
-            if side >= 0.5:
-                assert np.all(axes.bbox.min <= words.min) and np.all(words.max <= axes.bbox.max)
-            left += side + 0.1
+            inside = np.all(axes.bbox.min <= words.min) and np.all(words.max <= axes.bbox.max)
+            assert "…" not in said(axes) and (inside or side < 0.5)
     # A large frame holds all of it.
     assert said(axes) == FISHED.format(0)
 
@@ -58,15 +56,12 @@ def test_the_mark_is_grey_with_a_cross(data):
     boxes = [(-0.5, -0.5, 3.5, 3.5), (4.5, -0.5, 8.5, 3.5)] if data else [(0, 0, 1, 1)]
     with page() as one:
         axes = one.picture(0.1, 0.1, 0.8)
-        placeholders.mark(axes, boxes, data)
+        mark(axes, boxes, data)
     colours = [to_hex(box.get_facecolor()).upper() for box in axes.patches]
     assert colours == [style.GRID] * len(boxes)
     strokes = axes.collections[0].get_segments()
-    assert len(strokes) == 2 * len(boxes)
-    for box, (up, down) in zip(boxes, zip(strokes[::2], strokes[1::2], strict=True), strict=True):
-        left, low, right, high = box
-        np.testing.assert_allclose(up, [(left, low), (right, high)])
-        np.testing.assert_allclose(down, [(left, high), (right, low)])
+    lines = [((a, b), (c, d)) for a, b, c, d in boxes], [((a, d), (c, b)) for a, b, c, d in boxes]
+    np.testing.assert_allclose(strokes, np.concatenate(list(zip(*lines, strict=True))))
 
 
 def test_a_figure_grows_below_and_all_else_stays_in_its_place():

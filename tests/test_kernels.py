@@ -49,7 +49,7 @@ def test_files_that_compute_are_numeric_and_those_that_run_snakemake_are_not():
     assert not {"test_pipeline.py", "test_kernels.py", "test_benchmarks.py"} & names
 
 
-def test_moves_are_relative_and_words_that_turn_are_named(tmp_path, capsys):
+def test_moves_are_relative_and_words_that_turn_are_named(tmp_path, capsys, recwarn):
     one = pd.DataFrame({"ours": [1.0, 0.0, None, 2.0], "verdict": ["differs", "a", None, "b"]})
     other = pd.DataFrame({"ours": [0.5, 0.0, 3.0, 2.0], "verdict": ["reproduced", "a", None, "b"]})
     found, turned = kernels.moves(one, other)
@@ -62,14 +62,7 @@ def test_moves_are_relative_and_words_that_turn_are_named(tmp_path, capsys):
     assert "tables/t.csv,3,1,5.0e-01,5.0e-01,2" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="different columns or rows"):
         kernels.moves(one, other[:2])
-
-
-def test_a_column_of_numbers_and_gaps_is_compared_in_silence(recwarn):
-    one, other = (pd.DataFrame({"n": [1.0, None], "s": ["a", None]}) for _ in range(2))
-    assert kernels.moves(one, other)[1] == []
-    other.loc[1, "n"] = 2.0
-    assert [turn[:2] for turn in kernels.moves(one, other)[1]] == [(1, "n")]
-    assert not recwarn.list
+    assert kernels.moves(other, other.copy())[1] == [] and not recwarn.list
 
 
 def test_tests_that_fail_under_a_kernel_end_with_its_name(tmp_path, monkeypatch):

@@ -1,17 +1,14 @@
 """What a sum of gradients tells of one of them: formula, estimates, table and figure."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+from figure_files import target_set
+from figure_words import flat
 from gradleak.client.capture import capture
 from gradleak.data import targets
-from gradleak.data.targets import TargetSet
 from gradleak.errors import ArtifactError, ConfigError
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
@@ -24,14 +21,14 @@ from papers.mkor.figures import leakage as mkor_leakage
 CLASSES = 10
 
 
-def test_formula_is_the_difference_of_two_entropies() -> None:
+def test_formula_is_the_difference_of_two_entropies():
     k = np.array([2.0, 10.0, 1000.0])
     entropies = [0.5 * np.log(2 * np.pi * n * 0.3) + 0.5 for n in (k, k - 1)]
     np.testing.assert_allclose(leakage.gaussian(k), entropies[0] - entropies[1])
     assert leakage.gaussian(1000) == pytest.approx(leakage.asymptote(1000), rel=1e-3)
 
 
-def test_entropy_of_known_distributions() -> None:
+def test_entropy_of_known_distributions():
     rng = np.random.default_rng(0)
     samples = np.stack([rng.standard_normal(20000), rng.random(20000)], axis=1)
     normal, uniform = leakage.entropy(samples)
@@ -39,7 +36,7 @@ def test_entropy_of_known_distributions() -> None:
     assert uniform == pytest.approx(0.0, abs=0.02)
 
 
-def test_normal_gradients_leak_what_the_formula_says() -> None:
+def test_normal_gradients_leak_what_the_formula_says():
     gradients = np.random.default_rng(0).standard_normal((500, 40))
     gradients[:, 0] = 1.0  # a parameter whose gradient never changes tells nothing
     for size in (2, 10):
@@ -48,27 +45,17 @@ def test_normal_gradients_leak_what_the_formula_says() -> None:
         assert np.isnan(entropies) or entropies == pytest.approx(found, rel=0.25)
 
 
-def lenet() -> tuple[ModelFile, TargetSet]:
-    layers = (
-        ConvSpec(2, (3, 3), activation=Activation("sigmoid"), bias=True),
-        LinearSpec(5, True, Activation("sigmoid")),
-        LinearSpec(CLASSES),
-    )
-    chain = Chain("lenet", (1, 8, 8), layers)
-    target = TargetSet(
-        np.random.default_rng(0).integers(0, 256, (1, 20, 1, 8, 8), dtype=np.uint8),
-        (np.arange(20) % CLASSES)[None],
-        np.arange(20)[None],
-        0.0,
-        ("batch 0",),
-        {"dataset": "digits", "split": "test", "origin": "embedded"},
-        {k: str(k) for k in range(CLASSES)},
-    )
-    return ModelFile((chain,), family_weights([chain], 1)), target
+@pytest.fixture(scope="module")
+def lenet():
+    sigmoid = Activation("sigmoid")
+    conv = ConvSpec(2, (3, 3), activation=sigmoid, bias=True)
+    chain = Chain("lenet", (1, 8, 8), (conv, LinearSpec(5, True, sigmoid), LinearSpec(CLASSES)))
+    models = ModelFile((chain,), family_weights([chain], 1))
+    return models, target_set(1, 20, (1, 8, 8), "digits")
 
 
-def test_gradients_of_samples_add_up_to_that_of_the_batch() -> None:
-    models, target = lenet()
+def test_gradients_of_samples_add_up_to_that_of_the_batch(lenet):
+    models, target = lenet
     chain, weights = models.chains[0], models.of(models.chains[0], 0)
     inputs, labels = target.inputs(0), target.labels[0]
     each = leakage.of_samples(chain, weights, inputs, labels)
@@ -78,8 +65,8 @@ def test_gradients_of_samples_add_up_to_that_of_the_batch() -> None:
         np.testing.assert_allclose(each[layer].mean(axis=0), whole[layer].ravel(), atol=1e-6)
 
 
-def test_leakage_table_and_figure(tmp_path: Path) -> None:
-    models, target = lenet()
+def test_leakage_table_and_figure(lenet, tmp_path):
+    models, target = lenet
     table = leakage.table(models, target, "lenet", draws=300)
     assert list(table.columns) == leakage.COLUMNS
     assert len(table) == len(leakage.SIZES) * len(leakage.LAYERS)
@@ -89,10 +76,10 @@ def test_leakage_table_and_figure(tmp_path: Path) -> None:
     files = {"table": str(tmp_path / "t.csv"), "targets": str(tmp_path / "t.safetensors")}
     write_csv(files["table"], table)
     targets.save(files["targets"], target, {})
-    figure = mkor_leakage.make(files, {}, "smoke")
-    found = " ".join(" ".join(text.get_text() for text in figure.texts).split())
-    assert "20 digits test images" in found and "Scale smoke" in found
-    assert "in place of MNIST" in found
+    words = {"title": "Leakage", "note": "Drawn anew from:"}
+    figure = mkor_leakage.make(files, words, "smoke")
+    for fact in ("20 digits test images", "Scale smoke", "in place of MNIST"):
+        assert fact in flat(figure)
     write_csv(files["table"], table.iloc[:0])
     with pytest.raises(ArtifactError, match="has no rows"):
-        mkor_leakage.make(files, {}, "smoke")
+        mkor_leakage.make(files, words, "smoke")

@@ -1,19 +1,13 @@
 """Figures of MKOR from synthetic files."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from figure_files import Files, rows, run, target_set
 from figure_words import flat, texts
-from gradleak.data.targets import TargetSet
 from gradleak.plotting import layout, reader, wording
 from gradleak.scoring.metrics.image import psnr, ssim_gauss
 from gradleak.scoring.scores import ByClass
@@ -25,55 +19,34 @@ CLASSES = 10
 WORDS = {"title": "A batch", "note": "A note.", "drawn": "drawn at random", "batch": 0}
 
 
-def originals(
-    size: int = 6,
-    *,
-    batches: int = 1,
-    shape: tuple[int, int, int] = (3, 12, 12),
-    dataset: str = "photos100",
-    labels: Sequence[int] | None = None,
-    enlarged: int = 1,
-) -> TargetSet:
-    chosen = [k % CLASSES for k in range(size)] if labels is None else labels
-    more: dict[str, Any] = {"first": 100, "labels": chosen, "enlarged": enlarged, "seed": size}
-    return target_set(batches, size, shape, dataset, **more)
+def originals(size=6, *, batches=1, shape=(3, 12, 12), dataset="photos100", labels=None, **more):
+    labels = [k % CLASSES for k in range(size)] if labels is None else labels
+    return target_set(batches, size, shape, dataset, first=100, labels=labels, seed=size, **more)
 
 
 class Factory(Files):
     """Writes target sets, reconstructions and scores, a file of each for each panel."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         super().__init__(folder)
         self.words, self.rng = {**WORDS, "panels": []}, np.random.default_rng(0)
 
-    def by_class(
-        self,
-        title: str,
-        target: TargetSet,
-        *,
-        noise: float = 0.02,
-        found: Sequence[int] | None = None,
-        partial: bool = False,
-        **more: Any,
-    ) -> None:
+    def by_class(self, title, target, *, noise=0.02, found=range(CLASSES), partial=False, **more):
         """An attack that gives the mean image of each class, or of those `found`."""
         runs, scores, images = [], [], []
         for batch, labels in enumerate(target.labels):
-            there = sorted(set(labels.tolist()))
-            classes = there if found is None else [label for label in there if label in found]
+            classes = [label for label in sorted(set(labels.tolist())) if label in found]
             inputs = target.inputs(batch)
             means = np.stack([inputs[labels == label].mean(axis=0) for label in classes])
             means = means + noise * self.rng.standard_normal(means.shape)
             counts = [int((labels == label).sum()) for label in classes]
-            record = run("net", batch, classes=classes, counts=counts, partial=partial)
-            chain: Any = SimpleNamespace(classes=CLASSES)
-            same = {"paper": "mkor", "precision": "float32"}
-            scores += ByClass(target, batch, chain, record).rows(means, same)
-            runs.append(record)
+            runs.append(run("net", batch, classes=classes, counts=counts, partial=partial))
+            by = ByClass(target, batch, SimpleNamespace(classes=CLASSES), runs[-1])
+            scores += by.rows(means, {"paper": "mkor", "precision": "float32"})
             images.append(np.concatenate([means, np.full_like(inputs[:1], np.nan)]))
         self._panel(target, np.stack(images), runs, scores, title=title, **more)
 
-    def by_image(self, title: str, target: TargetSet, *, failed: bool = False) -> None:
+    def by_image(self, title, target, *, failed=False):
         """An attack on the first batch that gives its images in another order."""
         inputs = target.inputs(0)
         record = run("net", 0, "No start came anywhere." * failed)
@@ -86,12 +59,12 @@ class Factory(Files):
         stored = np.full_like(found, np.nan) if failed else found
         self._panel(target, stored[None, ::-1], [record], scores, title=title)
 
-    def _panel(self, target: TargetSet, images: np.ndarray, *rows: Any, **words: Any) -> None:
+    def _panel(self, target, images, *rows, **words):
         self.save({"net": images[None, :, None].astype(np.float32)}, *rows, target)
         self.words["panels"].append({"model": "net", **words})
 
 
-def mnist(folder: Path) -> tuple[Any, Factory]:
+def mnist(folder):
     """Smoke scale of MNIST: 20 digits, classes repeat; one attack fails."""
     made = Factory(folder)
     target = originals(20, shape=(1, 28, 28), dataset="digits")
@@ -102,7 +75,7 @@ def mnist(folder: Path) -> tuple[Any, Factory]:
     return mkor_blocks, made
 
 
-def cifar(folder: Path) -> tuple[Any, Factory]:
+def cifar(folder):
     """Smoke scale of CIFAR-100: 6 images, enlarged for one attack and not for the others."""
     made = Factory(folder)
     made.by_class("MKOR,\nstrided", originals(6, batches=2, enlarged=7))
@@ -111,12 +84,11 @@ def cifar(folder: Path) -> tuple[Any, Factory]:
     return mkor_blocks, made
 
 
-def singles(folder: Path) -> tuple[Any, Factory]:
-    _, made = cifar(folder)
-    return mkor_singles, made
+def singles(folder):
+    return mkor_singles, cifar(folder)[1]
 
 
-def photos(folder: Path) -> tuple[Any, Factory]:
+def photos(folder):
     """More photos than a block shows, under labels that repeat."""
     made = Factory(folder)
     labels = np.random.default_rng(0).integers(0, CLASSES, 130)
@@ -126,7 +98,7 @@ def photos(folder: Path) -> tuple[Any, Factory]:
     return mkor_blocks, made
 
 
-def sweep(folder: Path) -> tuple[Any, Factory]:
+def sweep(folder):
     made = Factory(folder)
     for n in (1, 5, 10):
         target = originals(6, batches=2, enlarged=2, labels=[k % n for k in range(6)])
@@ -138,36 +110,33 @@ def sweep(folder: Path) -> tuple[Any, Factory]:
 ALL = [mnist, cifar, singles, photos, sweep]
 
 
-def draw(build: Any, folder: Path) -> Any:
-    module, made = build(folder)
-    return module.make(made.files, made.words, "smoke")
+def draw(module, made, **changed):
+    return module.make(made.files, {**made.words, **changed}, "smoke")
 
 
-def test_images_come_to_the_places_of_their_originals(tmp_path: Path) -> None:
-    _, made = mnist(tmp_path)
-    mkor, search, fishing, failed = reader.read(made.files, made.words)
-    inputs = mkor.targets.inputs(0)
-    places = list(range(20))
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    return mnist(tmp_path_factory.mktemp("mnist"))
+
+
+def test_images_come_to_the_places_of_their_originals(digits):
+    mkor, search, fishing, failed = reader.read(digits[1].files, digits[1].words)
+    inputs, places = mkor.targets.inputs(0), list(range(20))
     found = mkor.images(0, places)
     assert found[0] is None and found[10] is None  # class 0 was missed
-    mean = (inputs[4] + inputs[14]) / 2
     for place in (4, 14):
-        image = found[place]
-        assert image is not None
-        np.testing.assert_allclose(image, mean, atol=0.1)
-    for original, image in zip(inputs, search.images(0, places), strict=True):
-        assert image is not None
-        np.testing.assert_allclose(image, original, atol=0.3)
+        np.testing.assert_allclose(found[place], (inputs[4] + inputs[14]) / 2, atol=0.1)
+    np.testing.assert_allclose(search.images(0, places), inputs, atol=0.3)
     there = [place for place, image in enumerate(fishing.images(0, places)) if image is not None]
     assert there == [3, 13] and fishing.says("partial", 0) and not mkor.says("partial", 0)
     assert failed.images(0, [0, 1]) == [None, None]
     assert failed.reason(0) == "No start came anywhere."
     assert search.reason(1) == "not run on batch 1"
-    values = mkor.values(0)
-    assert values["psnr"].isna().tolist() == [place % CLASSES == 0 for place in places]
+    missed = mkor.values(0)["psnr"].isna()
+    assert missed.tolist() == [place % CLASSES == 0 for place in places]
 
 
-def test_pixels_keep_their_mean() -> None:
+def test_pixels_keep_their_mean():
     image = np.random.default_rng(0).random((3, 28, 28))
     for side in (7, 14, 28, 40, 56):
         small = layout.shrunk(image, side)
@@ -178,7 +147,7 @@ def test_pixels_keep_their_mean() -> None:
     np.testing.assert_allclose(layout.shrunk(image, 14), blocks)
 
 
-def test_numbers_in_words() -> None:
+def test_numbers_in_words():
     assert wording.decibel(-0.04) == "0.0 dB"
     assert wording.decibel(-3.25) == "\N{MINUS SIGN}3.2 dB"
     assert wording.similarity(1.0) == "1.00"
@@ -190,13 +159,13 @@ def test_numbers_in_words() -> None:
     assert reader.ranked([1.0, np.nan, 3.0, 3.0]) == [2, 3, 0]
 
 
-def test_blocks_show_places_and_scores(tmp_path: Path) -> None:
-    figure = draw(mnist, tmp_path)
-    found = flat(figure)
-    assert "10 classes, 20 images" in found and "0 alone in their class" in found
-    assert "2 of 20 images missed" in found and "one class: 2 of 20 images" in found
-    assert "No start came" in found and "Grey with a cross: the" in found
-    assert "digits that ship with scikit-learn, in place of MNIST" in found
+def test_blocks_show_places_and_scores(digits):
+    figure, said = draw(*digits), (
+        "10 classes, 20 images", "0 alone in their class", "2 of 20 images missed",
+        "one class: 2 of 20 images", "No start came", "Grey with a cross: the",
+        "digits that ship with scikit-learn, in place of MNIST",
+    )  # fmt: skip
+    assert [words for words in said if words not in flat(figure)] == []
     blocks = [axes for axes in figure.axes if axes.images]
     assert len(blocks) == 4
     heights = {np.asarray(axes.images[0].get_array()).shape for axes in blocks}
@@ -210,54 +179,50 @@ def test_blocks_show_places_and_scores(tmp_path: Path) -> None:
     assert [len(axes.collections[0].get_segments()) for axes in blocks] == [0, 4, 0, 36]
 
 
-def test_a_batch_that_is_not_there_is_replaced_and_said(tmp_path: Path) -> None:
-    module, made = cifar(tmp_path)
-    figure = module.make(made.files, {**made.words, "batch": 3}, "smoke")
-    found = flat(figure)
+def test_a_batch_that_is_not_there_is_replaced_and_said(tmp_path):
+    given = cifar(tmp_path)
+    found = flat(draw(*given, batch=3))
     assert "batch 1 in place of 3, which this scale lacks" in found
     assert "(batch 1), each pixel repeated 7 times" in found
     assert found.count("not run on batch 1") == 2
-    figure = module.make(made.files, {**made.words, "batch": 1}, "smoke")
-    assert "in place of 3" not in flat(figure)
+    assert "in place of 3" not in flat(draw(*given, batch=1))
 
 
-def test_many_photos_are_thinned_out(tmp_path: Path) -> None:
-    figure = draw(photos, tmp_path)
+def test_many_photos_are_thinned_out(tmp_path):
+    figure = draw(*photos(tmp_path))
     assert "100 of 130 images are shown" in flat(figure)
     assert "in place of ImageNet" in flat(figure)
     shape = np.asarray(figure.axes[0].images[0].get_array()).shape
     assert max(shape) <= 10 * (mkor_blocks.MOST_PIXELS + 1) + 1
 
 
-def test_singles_are_best_median_and_worst(tmp_path: Path) -> None:
-    module, made = singles(tmp_path)
-    panels = reader.read(made.files, made.words)
-    scores = panels[0].values(0)["psnr"]
-    samples = mkor_singles.picks(panels, 0)
-    assert scores[samples["Best"]] == scores.max() and scores[samples["Worst"]] == scores.min()
-    assert scores[samples["Worst"]] <= scores[samples["Median"]] <= scores[samples["Best"]]
+def test_singles_are_best_median_and_worst(tmp_path):
+    given = singles(tmp_path)
+    panels = reader.read(given[1].files, given[1].words)
+    scores, samples = panels[0].values(0)["psnr"], mkor_singles.picks(panels, 0)
+    best, middle, worst = (scores[samples[name]] for name in ("Best", "Median", "Worst"))
+    assert scores.max() == best >= middle >= worst == scores.min()
     assert samples["Fished"] == 3
-    found = texts(module.make(made.files, made.words, "smoke"))
+    found = texts(draw(*given))
     assert found.count("no image") == 3 - (3 in list(samples.values())[:3])
     assert "class 3" in found and "alone in its class" in found
 
 
-def test_labels_that_were_drawn_for_a_photo_say_so(tmp_path: Path) -> None:
-    made = Factory(tmp_path)
-    target = originals(6, batches=2)
+def test_labels_that_were_drawn_for_a_photo_say_so(tmp_path):
+    made, target = Factory(tmp_path), originals(6, batches=2)
     target.images[1], target.indices[1] = target.images[0], target.indices[0]
     made.by_class("MKOR", target)
-    for batch, said in ((0, "alone in its class"), (1, "label drawn, alone")):
-        found = texts(mkor_singles.make(made.files, {**made.words, "batch": batch}, "smoke"))
-        assert found.count(said) == 3
+    for batch, said in enumerate(("alone in its class", "label drawn, alone")):
+        assert texts(draw(mkor_singles, made, batch=batch)).count(said) == 3
 
 
-def test_headings_of_singles_keep_to_their_columns(tmp_path: Path) -> None:
+def test_headings_of_singles_keep_to_their_columns(tmp_path):
     module, made = singles(tmp_path)
     for panel in made.words["panels"]:
         panel["title"] = "Inverting gradients (GI),\nstrides for pools, at 32×32"
-    many = {**made.words, "panels": 2 * made.words["panels"]}
-    figure = module.make({name: 2 * paths for name, paths in made.files.items()}, many, "smoke")
+    made.words["panels"] *= 2
+    made.files = {name: 2 * paths for name, paths in made.files.items()}
+    figure = draw(module, made)
     renderer = figure.canvas.get_renderer()
     heads = [text for text in figure.texts if text.get_text().startswith("Inverting")]
     boxes = [text.get_window_extent(renderer) for text in heads]
@@ -267,14 +232,14 @@ def test_headings_of_singles_keep_to_their_columns(tmp_path: Path) -> None:
     assert max(box.y1 for box in boxes) < figure.texts[0].get_window_extent(renderer).y0
 
 
-def test_sweep_counts_images_alone_in_their_class(tmp_path: Path) -> None:
+def test_sweep_counts_images_alone_in_their_class(tmp_path):
     module, made = sweep(tmp_path)
     panels = reader.read(made.files, made.words)
     assert len(mkor_sweep.means(panels[0], "ssim_gauss")) == 2
     means = [float(mkor_sweep.means(panel, "psnr").mean()) for panel in panels]
     assert means[0] < means[1] < means[2]
-    found = texts(module.make(made.files, made.words, "smoke"))
+    found = texts(draw(module, made))
     # 6 images of 10 classes: 6·(1 − 1/10)^5 = 3.5 expected, 6 as made; of one class none.
     assert found.count("3.5") == 2 and found.count("6.0") == 2
-    assert "At most 1 class" in found and "At most 10 classes" in found
-    assert "At most 5 classes" not in found
+    headings = {f"At most {n} class{'es' * (n > 1)}" for n in (1, 5, 10)}
+    assert headings - {*found} == {"At most 5 classes"}

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import mkor as speed_of_mkor
 from benchmarks import speed
+from figure_files import run, target_set
 from gradleak.attacks.mkor.pixels import Layout, Regions, estimate
 from gradleak.data import targets
 from gradleak.models import files
@@ -20,7 +21,6 @@ from gradleak.servers.secret import Secrets
 from mkor_cases import network
 from papers.mkor import inconspicuous, low_pass, unique_samples
 from papers.mkor.tables import losses, pruned
-from rgap_files import target_set
 
 MKOR = {"method": "mkor", "beta": 0.1, "spare": "silent"}
 FISHING = {"method": "class_fishing", "target": 0, "bias": 10.0}
@@ -45,22 +45,16 @@ def sent(tmp_path):
 @pytest.mark.parametrize("settings", [MKOR, FISHING], ids=["mkor", "fishing"])
 def test_files_of_a_server_hold_what_it_sends_and_keeps(sent, settings):
     honest, corrupt, secrets = sent(settings)
-    chain = honest.chains[0]
+    chain, server = honest.chains[0], base.build(settings)
     assert corrupt.chains == honest.chains
     for seed in range(2):
-        weights = corrupt.of(chain, seed)
-        secret = secrets.of(chain.name, seed)
+        weights, secret = corrupt.of(chain, seed), secrets.of(chain.name, seed)
         assert secret.fingerprint == files.fingerprint(weights)
         assert secret.settings == settings
-        expected, values = base.build(settings).corrupt(
-            chain, honest.of(chain, seed), base.SEED + seed
-        )
-        for name, value in expected.items():
-            np.testing.assert_array_equal(weights[name], value)
-        for name, value in values.items():
-            np.testing.assert_array_equal(secret.values[name], value)
-    marks = {secrets.of(chain.name, seed).fingerprint for seed in range(2)}
-    assert len(marks) == 2
+        expected, values = server.corrupt(chain, honest.of(chain, seed), base.SEED + seed)
+        for name, value in (expected | values).items():
+            np.testing.assert_array_equal({**secret.values, **weights}[name], value)
+    assert secrets.of(chain.name, 0).fingerprint != secrets.of(chain.name, 1).fingerprint
 
 
 def seen(honest, corrupt):
@@ -121,29 +115,12 @@ def test_unique_samples_are_as_many_as_eq_3_says():
 
 def test_low_passed_photos_are_the_nearest_of_their_size():
     image = np.random.default_rng(0).uniform(0, 1, (2, 12, 12))
-    np.testing.assert_allclose(low_pass.low_pass(image, 12), image, atol=1e-12)
-    np.testing.assert_allclose(
-        low_pass.low_pass(image, 1), np.broadcast_to(image.mean((1, 2))[:, None, None], image.shape)
-    )
+    flat = np.broadcast_to(image.mean((1, 2), keepdims=True), image.shape)
+    for side, expected in ((12, image), (1, flat)):
+        np.testing.assert_allclose(low_pass.low_pass(image, side), expected, atol=1e-12)
     found = low_pass.low_pass(image, 5)
-    off = image - found
-    for other in (low_pass.low_pass(image.transpose(0, 2, 1), 5), found):
-        assert abs(np.vdot(off, low_pass.low_pass(other, 5))) < 1e-9
-
-
-def record(classes, counts, partial=False):
-    record = {"model": "net", "seed": 0, "answer": 0, "kind": "answer"}
-    return record | {"classes": classes, "counts": counts, "partial": partial}
-
-
-def by_class(chosen, found, *of, **more):
-    """Rows of images `found` of some classes, given the counts of these."""
-    return pd.DataFrame(ByClass(chosen, 0, network(), record(*of, **more)).rows(found, CASE))
-
-
-def labelled(*labels):
-    chosen = target_set(1, len(labels), (1, 8, 8))
-    return targets.TargetSet(**{**vars(chosen), "labels": np.array([labels])})
+    for other in (image.transpose(0, 2, 1), found):
+        assert abs(np.vdot(image - found, low_pass.low_pass(other, 5))) < 1e-9
 
 
 CASE = dict.fromkeys(
@@ -152,20 +129,27 @@ CASE = dict.fromkeys(
 )
 
 
+def by_class(chosen, found, classes, counts, partial=False):
+    """Rows of images `found` of some classes, given the counts of these."""
+    record = run("net", 0, classes=classes, counts=counts, partial=partial)
+    return pd.DataFrame(ByClass(chosen, 0, network(), record).rows(found, CASE))
+
+
+def labelled(*labels):
+    return target_set(1, len(labels), (1, 8, 8), labels=labels)
+
+
 def test_answers_by_class_are_compared_with_their_own_images():
     """Classes 0, 1 and 1 are in the batch; the attack finds 0 and 3."""
     chosen = labelled(0, 1, 1)
     found = chosen.inputs(0)[:2].astype(np.float32)
-    frame = by_class(chosen, found, [0, 3], [1, 2])
-    psnr = frame[frame.metric == "psnr"].set_index("index")
+    frame = by_class(chosen, found, [0, 3], [1, 2]).set_index("metric")
+    psnr, mean = frame.loc["psnr"], frame.loc["psnr_class_mean"].value
     assert psnr.status.tolist() == ["ok", "missed", "missed"]
-    assert psnr.value.iloc[0] > 100
-    assert psnr.value.iloc[1:].isna().all()
-    assert frame[frame.metric == "duplicates"].value.tolist() == [1, 2, 2]
-    mean = frame[frame.metric == "psnr_class_mean"].value
-    assert mean.iloc[0] == psnr.value.iloc[0]
-    assert mean.iloc[1:].isna().all()
-    count = frame[frame.metric == "count"]
+    assert psnr.value.iloc[0] == mean.iloc[0] > 100
+    assert psnr.value.iloc[1:].isna().all() and mean.iloc[1:].isna().all()
+    assert frame.loc["duplicates"].value.tolist() == [1, 2, 2]
+    count = frame.loc["count"]
     assert count.status.tolist() == ["ok", "missed", "absent", "phantom"]
     assert count.value.tolist() == [1, 0, 0, 2]
     alone = by_class(chosen, found[:1], [0], [1], partial=True)
@@ -183,41 +167,36 @@ def test_an_image_of_several_is_also_compared_with_their_mean():
 def test_scores_up_to_scale_forgive_brightness_alone():
     chosen = target_set(1, 1, (1, 8, 8))
     values = by_class(chosen, 0.3 * chosen.inputs(0), [0], [1]).set_index("metric").value
-    assert values["psnr"] < 15
-    assert values["psnr_scaled"] > 100
+    assert values["psnr"] < 15 < 100 < values["psnr_scaled"]
 
 
 def test_losses_are_listed_with_what_a_client_could_notice(sent, tmp_path):
-    _, _, _ = sent({**MKOR, "output_bias": 5.0})
+    sent({**MKOR, "output_bias": 5.0})
     scores = tmp_path / "mkor.csv"
-    found = {"psnr": (20.0, 30.0), "psnr_scaled": (40.0, 60.0), "ssim_gauss": (0.5,)}
-    rows = [
-        {"model": "net", "answer": 0, "metric": metric, "value": value, "status": status}
-        for metric, values in found.items()
-        for value, status in [*((v, "ok") for v in values), ("", "missed")]
-    ]
-    pd.DataFrame(rows).to_csv(scores, index=False)
+    found = {"psnr": (20.0, 30.0, ""), "psnr_scaled": (40.0, 60.0, ""), "ssim_gauss": (0.5, "")}
+    rows = [("net", 0, metric, value) for metric, values in found.items() for value in values]
+    table = pd.DataFrame(rows, columns=["model", "answer", "metric", "value"])
+    status = ["missed" if value == "" else "ok" for value in table.value]
+    table.assign(status=status).to_csv(scores, index=False)
     given = {"scores": [str(scores)], "models": [str(tmp_path / "sent.safetensors")]}
     words = {"cases": [{"loss": "cross_entropy", "output_bias": 5.0}]}
     (row,) = losses.make(given, words, {}).to_dict("records")
     assert (row["n"], row["n_ok"], row["psnr_min"], row["psnr_max"]) == (3, 2, 0.0, 30.0)
-    assert row["psnr_mean"] == pytest.approx(50.0 / 3)
-    assert row["psnr_scaled_mean"] == pytest.approx(100.0 / 3)
-    assert row["ssim_mean"] == 0.25
+    means = [row[f"{metric}_mean"] for metric in ("psnr", "psnr_scaled", "ssim")]
+    assert means == pytest.approx([50.0 / 3, 100.0 / 3, 0.25])
     assert row["largest_bias"] == pytest.approx(5 * np.sqrt(60), rel=0.1)
 
 
 def test_the_speed_table_times_what_it_says(tmp_path):
     chain = network("max", side=8)
     models = ModelFile((chain,), family_weights([chain], 1))
-    paths = [str(tmp_path / f"{name}.safetensors") for name in ("sent", "secret", "targets", "own")]
+    paths = [str(tmp_path / name) for name in ("sent", "secret", "targets", "own")]
     naive = {"method": "mkor", "convolutions": "naive", "classifier": "naive"}
-    base.create((paths[0], paths[1]), models, naive)
+    base.create(paths[:2], models, naive)
     files.save(paths[3], [chain], models.weights, {})
     targets.save(paths[2], target_set(1, 4, (1, 8, 8)), {})
     rows = speed_of_mkor.rows(*paths[:3], loss="raw_logits", images=4, threads=1)
-    ours = {**MKOR, "classifier": "untouched"}
-    base.create((paths[0], paths[1]), models, ours)
+    base.create(paths[:2], models, {**MKOR, "classifier": "untouched"})
     rows.append(speed_of_mkor.cross_entropy_row(*paths[:3], images=4, threads=1))
     rows.append(speed_of_mkor.soteria_row(paths[3], paths[2], threads=1))
     rows.append(speed_of_mkor.memory_row(paths[3], paths[2], images=4, threads=1))
@@ -230,11 +209,9 @@ def test_the_speed_table_times_what_it_says(tmp_path):
 
 def test_the_loop_gives_what_all_at_once_gives():
     chain = network("max", side=8)
-    paths = plan(chain)
-    count = len(paths.colour)
-    values = np.random.default_rng(0).uniform(0, 1, (2, count, *chain.convolutions[-1].grid))
-    layout = Layout(paths, chain.convolutions[-1].grid, 1)
-    expected = estimate(layout.regions(values), (8, 8), "bounds")
+    paths, grid = plan(chain), chain.convolutions[-1].grid
+    values = np.random.default_rng(0).uniform(0, 1, (2, len(paths.colour), *grid))
+    expected = estimate(Layout(paths, grid, 1).regions(values), (8, 8), "bounds")
     np.testing.assert_allclose(speed_of_mkor.loop(chain, paths, values), expected, atol=1e-6)
 
 
@@ -258,8 +235,8 @@ def test_a_region_stands_for_the_pixel_in_its_middle(side, first):
     values[0, 0, 4, 4] = np.nan  # pruned
     found = estimate(Regions(values, values, (starts, starts), side), (6, 4), "direct", empty=-1.0)
     expected = np.full((6, 4), -1.0)
-    for row, y in enumerate(starts + first):
-        for column, x in enumerate(starts + first):
-            if 0 <= y < 6 and 0 <= x < 4 and (row, column) != (4, 4):
-                expected[y, x] = values[0, 0, row, column]
+    for place, value in np.ndenumerate(values[0, 0]):
+        y, x = starts[list(place)] + first
+        if 0 <= y < 6 and 0 <= x < 4 and place != (4, 4):
+            expected[y, x] = value
     assert np.array_equal(found[0, 0], expected)

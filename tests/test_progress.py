@@ -10,12 +10,11 @@ import sys
 import termios
 import textwrap
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from conftest import PACKAGES, run
+from conftest import PACKAGES
 from gradleak.runtime import progress as told
 from gradleak.runtime.progress import in_words, progress
 
@@ -52,15 +51,12 @@ def test_lines_come_every_half_minute_with_done_total_and_time_left(clock, job, 
 def test_a_short_job_is_silent_and_so_is_the_library_outside_of_jobs(clock, job, log, capsys):
     for _ in progress(range(5), "images"):
         clock.now += 5
+    assert list(progress(["a", "b"], "letters")) == ["a", "b"]
+    assert list(progress([], "letters")) == []
     told.begin_job("")
     for _ in progress(range(5), "images"):
         clock.now += 500
     assert log() == [] and capsys.readouterr().err == ""
-
-
-def test_each_item_comes_once_and_in_order(clock, job):
-    assert list(progress(["a", "b"], "letters")) == ["a", "b"]
-    assert list(progress([], "letters")) == []
 
 
 def test_loops_within_loops_count_for_what_they_do(clock, job, log):
@@ -78,13 +74,6 @@ def test_loops_within_loops_count_for_what_they_do(clock, job, log):
     ]
 
 
-def test_what_was_done_before_does_not_shorten_the_time_left(clock, job, log):
-    with progress(100, "steps", 50) as loop:
-        clock.now += 60
-        loop.update(25)
-    assert log() == ["75 of 100 steps, 1 min left"]
-
-
 def test_a_second_inner_loop_does_not_take_back_what_was_told(clock, job, log):
     for _ in progress(range(2), "images"):
         for _ in range(2):
@@ -96,19 +85,22 @@ def test_a_second_inner_loop_does_not_take_back_what_was_told(clock, job, log):
     assert left[6] == "4 min left" and log()[-1] == "1 of 2 images, 4 of 4 steps, 0 s left"
 
 
-def test_words_of_a_loop_and_sizes_in_megabytes(clock, job, log):
-    with progress(None, "bytes", 5_000_000) as loop:
+LOOPS = [
+    ((None, "bytes", 5_000_000), 7_250_000, None, "12.2 MB"),
+    ((20_000_000, "bytes"), 10_000_000, None, "10.0 of 20.0 MB, 1 min left"),
+    ((10, "steps"), 5, lambda: "loss 0.5", "5 of 10 steps, loss 0.5, 1 min left"),
+    # What was done before does not shorten the time left.
+    ((100, "steps", 50), 25, None, "75 of 100 steps, 1 min left"),
+]
+
+
+@pytest.mark.parametrize(("given", "count", "note", "line"), LOOPS)
+def test_words_of_a_loop_and_sizes_in_megabytes(clock, job, log, given, count, note, line):
+    with progress(*given) as loop:
+        loop.note = note
         clock.now += 60
-        loop.update(7_250_000)
-    with progress(20_000_000, "bytes") as loop:
-        clock.now += 60
-        loop.update(10_000_000)
-    with progress(10, "steps") as loop:
-        loop.note = lambda: "loss 0.5"
-        clock.now += 60
-        loop.update(5)
-    told = ["12.2 MB", "10.0 of 20.0 MB, 1 min left", "5 of 10 steps, loss 0.5, 1 min left"]
-    assert log() == told
+        loop.update(count)
+    assert log() == [line]
 
 
 def test_an_error_within_leaves_nothing_behind(clock, job, log):
@@ -235,58 +227,3 @@ def test_of_two_jobs_on_a_terminal_one_draws_and_the_other_follows(terminal, tmp
     assert (first.returncode, second.returncode) == (0, 0)
     for name in ("first", "second"):
         assert len((tmp_path / name).read_text().splitlines()) == 4
-
-
-SNAKEFILE = """
-rule all:
-    input: expand("{name}.txt", name=["one", "two"])
-
-rule make:
-    output: "{name}.txt"
-    log: "{name}.log"
-    threads: 1
-    script: "make.py"
-"""
-SCRIPT = """
-import sys
-sys.path[:0] = {packages!r}
-import time
-from pathlib import Path
-from gradleak.runtime import progress
-from gradleak.runtime.job import job
-progress.BAR = progress.LINES = 0.0
-with job(snakemake):
-    for _ in progress.progress(range(30), "steps"):
-        time.sleep(0.02)
-    Path(snakemake.output[0]).touch()
-"""
-
-
-@pytest.mark.parametrize("where", ["terminal", "pipe"])
-def test_jobs_of_snakemake_side_by_side(terminal, tmp_path, where):
-    """Its jobs inherit its standard error: on a terminal each bar is whole, on a pipe each line."""
-    (tmp_path / "Snakefile").write_text(SNAKEFILE)
-    (tmp_path / "make.py").write_text(SCRIPT.format(packages=list(PACKAGES)))
-    command = ["-m", "snakemake", "--cores", "2", "--directory", str(tmp_path)]
-    command += ["--snakefile", str(tmp_path / "Snakefile"), "--nocolor"]
-    if where == "terminal":
-        with terminal.run("", *command, stdout=subprocess.DEVNULL) as running:
-            while running.poll() is None:
-                terminal.read(seconds=0.1)
-        shown = terminal.read(seconds=0.2)
-    else:
-        environment = {**os.environ, "PYTHONPATH": os.getenv("PYTHONPATH", "")}
-        running = run(sys.executable, *command, env=environment)
-        shown = running.stderr
-    assert running.returncode == 0, shown
-    for name in ("one", "two"):
-        assert "steps, " in (tmp_path / f"{name}.log").read_text()
-    whole = re.compile(r"make (one|two): \d+ of 30 steps, \d+ s left")
-    pieces = [piece for piece in re.split(r"[\r\n]", shown) if "of 30 steps" in piece]
-    assert pieces and all(len(whole.findall(piece)) == 1 for piece in pieces), pieces
-    if where == "terminal":
-        assert any("%|" in piece for piece in pieces)
-    else:
-        assert {whole.fullmatch(piece)[1] for piece in pieces} == {"one", "two"}
-        assert "%|" not in shown
-    assert Path(tmp_path / "two.txt").exists()

@@ -2,6 +2,8 @@
 
 import logging
 import re
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,17 +30,12 @@ KNOWN = {"seeds": 1, "precision": "float64", "granted": True, "device": "cpu"}
 def lines(monkeypatch, caplog):
     """What a function says in a job in which half a minute passes whenever one looks."""
 
-    class Clock:
-        now = 0.0
-
-        def monotonic(self):
-            self.now += 40.0
-            return self.now
+    clock = SimpleNamespace(monotonic=count(40.0, 40.0).__next__)
 
     def run(function, *arguments, **options):
         caplog.set_level(logging.INFO, "gradleak.runtime.progress")
         caplog.clear()
-        monkeypatch.setattr(told, "time", Clock())
+        monkeypatch.setattr(told, "time", clock)
         told.begin_job("mine")
         try:
             function(*arguments, **options)
@@ -64,9 +61,9 @@ def nested(outer, inner):
     return [*first, f"1 of 2 {outer}", *second, f"2 of 2 {outer}"]
 
 
-def in_parts(monkeypatch, count=2):
-    """Let batches pass `count` images at a time."""
-    monkeypatch.setattr(capture, "images_at_once", lambda chain: count)
+def in_parts(monkeypatch):
+    """Let batches pass two images at a time."""
+    monkeypatch.setattr(capture, "images_at_once", lambda chain: 2)
 
 
 @pytest.mark.parametrize("kept", ["all", "classifier"])

@@ -34,38 +34,35 @@ def made(**more):
     return table(scores(**more), TRAINED, RANK, WORDS, images="real", scale="smoke")
 
 
-def cell(found, model, column, metric):
+def cells(found):
     place = ["model", "column", "metric"]
-    return found.set_index(place, verify_integrity=True).loc[(model, column, metric)]
+    return found.set_index(place, verify_integrity=True).sort_index()
 
 
 def test_counts_accuracies_and_errors():
-    found = made()
-    assert list(found.columns) == [*TABLES, "model"]
-    assert cell(found, "net_cut", "Architecture", "ra")["ours"] == -4
-    assert cell(found, "net_cut", "Architecture", "ra_alone")["ours"] == 7
-    accuracy = cell(found, "net", "Trained", "accuracy")
+    assert list(made().columns) == [*TABLES, "model"]
+    found = cells(made())
+    ours, where = found["ours"], ("net_cut", "Trained, evaluation mode")
+    assert ours["net_cut", "Architecture", "ra"] == -4
+    assert ours["net_cut", "Architecture", "ra_alone"] == 7
+    accuracy = found.loc["net", "Trained", "accuracy"]
     assert (accuracy["low"], accuracy["high"]) == pytest.approx(wilson(0.9, 1000))
-    change = cell(found, "net_cut", "Trained", "accuracy_change")
+    change = found.loc["net_cut", "Trained", "accuracy_change"]
     width = 1.959964 * np.sqrt(0.9 * 0.1 / 1000 + 0.88 * 0.12 / 1000)
     assert change["ours"] == pytest.approx(-0.02)
     assert change["high"] - change["ours"] == pytest.approx(width, rel=1e-6)
-    where = ("net_cut", "Trained, evaluation mode")
-    assert cell(found, *where, "mse")["ours"] == pytest.approx(0.6)
-    assert cell(found, *where, "mse_input")["ours"] == pytest.approx(9.6)
-    assert cell(found, *where, "mse_ratio")["ours"] == pytest.approx(3.0)
-    assert cell(found, *where, "sd_ratio")["ours"] == pytest.approx(4.0)
-    assert cell(found, *where, "iterations")["ours"] == 7
-    low, high = (cell(found, *where, "mse")[side] for side in ("low", "high"))
+    expected = {"mse": 0.6, "mse_input": 9.6, "mse_ratio": 3.0, "sd_ratio": 4.0, "iterations": 7}
+    assert ours.loc[where][list(expected)].to_dict() == pytest.approx(expected)
+    low, high = found.loc[(*where, "mse"), ["low", "high"]]
     assert 0.2 <= low < 0.6 < high <= 1.0
 
 
 def test_a_failed_run_leaves_no_mean_but_its_count():
-    found = made(failed=True)
+    found = cells(made(failed=True)).xs("Trained, evaluation mode", level="column")
     for metric in ("mse", "mse_ratio", "mse_sd"):
-        row = cell(found, "net_cut", "Trained, evaluation mode", metric)
+        row = found.loc["net_cut", metric]
         assert np.isnan(row["ours"]) and (row["n"], row["n_ok"]) == (2, 1)
-    assert cell(found, "net", "Trained, evaluation mode", "mse")["ours"] == pytest.approx(0.2)
+    assert found.loc[("net", "mse"), "ours"] == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(("right", "n"), [(0, 20), (9, 20), (20, 20), (4500, 5000)])

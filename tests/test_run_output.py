@@ -17,6 +17,7 @@ from gradleak.runtime.progress import SHOWN
 from test_progress import Terminal
 
 ESCAPES = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
+STEPS = re.compile(r"make (one|two): \d+ of 30 steps, \d+ s left")
 RULES = sorted((ROOT / "workflow/rules").glob("*.smk"))
 TOY = """
 import sys
@@ -106,7 +107,9 @@ def test_a_piped_run_says_one_line_a_job_and_ends_with_the_paths(toy):
     code, lines = toy.piped("both")
     assert code == 0
     # Some lines of how far its jobs are come in between, as no job of ours would say in this time.
-    kept = [line for line in lines if " steps, " not in line]
+    steps = [line for line in lines if " steps, " in line]
+    assert {STEPS.fullmatch(line)[1] for line in steps} == {"one", "two"}
+    kept = [line for line in lines if line not in steps]
     assert kept[0] == "3 jobs" and kept[3] == "3/3 Both are made"
     assert sorted(line.partition(" ")[2] for line in kept[1:3]) == ["Make one", "Make two"]
     assert re.fullmatch(r"3 of 3 jobs done in \d+ s", kept[4])
@@ -192,6 +195,10 @@ def test_without_rich_a_terminal_gets_lines(toy, monkeypatch):
     code, shown = toy.on_terminal("both")
     assert code == 0 and "━" not in shown
     assert re.search(r"[\r\n]3/3 Both are made\r?\n", shown)
+    # Jobs side by side inherit one terminal, and each bar is whole.
+    pieces = [piece for piece in re.split(r"[\r\n]", shown) if "of 30 steps" in piece]
+    assert any("%|" in piece for piece in pieces)
+    assert all(len(STEPS.findall(piece)) == 1 for piece in pieces), pieces
 
 
 def test_a_log_that_is_not_of_this_job_says_nothing(tmp_path):

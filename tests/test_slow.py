@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from benchmarks import case, copa_settings, dense
-from benchmarks.rgap import measured
+from benchmarks import copa_settings, dense
+from benchmarks.rgap import measured, read_case, write_case
 from gradleak.analysis.copa_index import layer_system
 from gradleak.attacks.closed_form.least_squares import OPTIMISERS, LayerProblem
 from gradleak.config import loader
@@ -22,8 +22,7 @@ CONFIG = loader.load(whole())
 VARIANTS = [CONFIG.chain(f"cnn3_v{number}_tanh") for number in (1, 2, 3, 4)]
 # Variants 1 and 3 begin with layers of the same sizes.
 LAYERS = {layer.shape: (chain, layer) for chain in VARIANTS for layer in chain.convolutions}
-MEMORY_MIB = 500
-LABEL = 3
+MEMORY_MIB, LABEL = 500, 3
 
 
 def _image(chain):
@@ -34,27 +33,17 @@ def _image(chain):
 def third(tmp_path_factory):
     path = str(tmp_path_factory.mktemp("third") / "case.safetensors")
     chain = VARIANTS[2]
-    case.make(path, chain, initial_weights(chain, 0), _image(chain), LABEL, -0.5)
+    write_case(path, chain, initial_weights(chain, 0), _image(chain), LABEL, -0.5)
     return path
 
 
-def test_the_four_variants_have_seven_layer_systems():
-    assert len(LAYERS) == 7
-
-
-@pytest.mark.parametrize(
-    ("chain", "layer"),
-    LAYERS.values(),
-    ids=[f"{chain.name}-{layer.name}" for chain, layer in LAYERS.values()],
-)
+@pytest.mark.parametrize(("chain", "layer"), LAYERS.values())
 def test_dense_structural_and_numerical_rank_are_equal(chain, layer):
     weights = initial_weights(chain, 0)
     deltas = true_deltas(chain, weights, _image(chain), LABEL)
     matrix = dense.layer_matrix(weights[f"{layer.name}.weight"], deltas[layer.name], layer.shape)
-    expected = np.linalg.matrix_rank(matrix)
-    structure = structural_rank(layer.shape)
-    assert structure.exact
-    assert structure.bound == expected
+    expected, structure = np.linalg.matrix_rank(matrix), structural_rank(layer.shape)
+    assert len(LAYERS) == 7 and structure.exact and structure.bound == expected
     assert layer_system(layer, weights, deltas).rank == expected
 
 
@@ -62,7 +51,7 @@ def test_rgap_on_variant_3_equals_dense_least_squares_within_500_mib(third):
     ours, plain = measured("rgap", third), measured("dense", third)
     found, expected = np.array(ours["image"]), np.array(plain["image"])
     assert np.linalg.norm(found - expected) <= 1e-8 * np.linalg.norm(expected)
-    assert ours["error"] == mse(case.read(third).image, found) < 1e-12
+    assert ours["error"] == mse(read_case(third).image, found) < 1e-12
     assert 0 < ours["mib"] < MEMORY_MIB < plain["mib"]
 
 
@@ -71,7 +60,7 @@ def test_rgap_on_cnn6_from_float32_gradients_is_exact_to_1e_9_within_500_mib(tmp
     chain = CONFIG.chain("rgap_cnn6")
     weights, image = initial_weights(chain, 0), np.random.default_rng(5).uniform(size=chain.input)
     label = margin_label(chain, weights, image, "opposite")
-    case.make(path, chain, weights, image, label, 0.0, single=True)
+    write_case(path, chain, weights, image, label, 0.0, single=True)
     ours = measured("rgap_balanced", path)
     assert ours["error"] < 1e-9
     assert 0 < ours["mib"] < MEMORY_MIB

@@ -55,7 +55,7 @@ def table(
     and ``zero_gradient_share``, the share of images whose gradient of the first layer is below a
     thousandth of the largest.
     """
-    rows: list[dict[str, Any]] = []
+    rows = []
     with progress(1 + len(servers), "models") as bar:
         with bar.doing():
             expected = {
@@ -65,18 +65,12 @@ def table(
         for server, models in zip(servers, sent, strict=True):
             with bar.doing():
                 for chain in progress(models.chains, "networks"):
-                    own = models.of(chain, 0)
+                    own, usual = models.of(chain, 0), expected[chain.name]
                     found = _gradients(chain, own, targets, samples, loss)
-                    own_rows = list(_of_weights(chain, own, honest.of(chain, 0)))
-                    default = expected[chain.name]
-                    own_rows += [
-                        ("all", metric, found[metric], default[metric]) for metric in found
-                    ]
-                    rows += [
-                        dict(zip(COLUMNS, (server, chain.name, *row), strict=True))
-                        for row in own_rows
-                    ]
-    return rows
+                    own_rows = [*_of_weights(chain, own, honest.of(chain, 0))]
+                    own_rows += [("all", key, value, usual[key]) for key, value in found.items()]
+                    rows += [(server, chain.name, *row) for row in own_rows]
+    return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
 
 
 def _of_weights(chain: Chain, own: Arrays, honest: Arrays) -> Iterator[Row]:

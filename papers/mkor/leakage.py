@@ -58,9 +58,8 @@ def of_samples(
 
     each = vmap(grad(loss), in_dims=(None, 0, 0))
     found: dict[str, list[np.ndarray]] = {layer: [] for layer in LAYERS}
-    for first in range(0, len(images), AT_ONCE):
-        part = slice(first, first + AT_ONCE)
-        x, y = torch.from_numpy(images[part].astype(np.float32)), torch.from_numpy(labels[part])
+    inputs, classes = torch.from_numpy(images.astype(np.float32)), torch.from_numpy(labels)
+    for x, y in zip(inputs.split(AT_ONCE), classes.split(AT_ONCE), strict=True):
         gradients = each(parameters, x, y)
         for layer, parts in found.items():
             flat = gradients[layer].flatten(1).numpy()
@@ -69,7 +68,7 @@ def of_samples(
     return {layer: np.concatenate(parts) for layer, parts in found.items()}
 
 
-def measured(gradients: np.ndarray, images: int, draws: int, seed: int = 0) -> tuple[float, float]:
+def measured(gradients: np.ndarray, images: int, draws: int) -> tuple[float, float]:
     """Leakage about a parameter of one gradient in a sum of `images`, in nats.
 
     `gradients` are (n, parameters), of one image each; `draws` batches of K = `images` are drawn
@@ -81,24 +80,19 @@ def measured(gradients: np.ndarray, images: int, draws: int, seed: int = 0) -> t
     spread = gradients.std(axis=0)
     alive = spread > 1e-6 * spread.max(initial=0.0)
     unit = (gradients[:, alive] - gradients[:, alive].mean(axis=0)) / spread[alive]
-    ones, others = (
-        np.concatenate(parts) for parts in zip(*_drawn(unit, images, draws, seed), strict=True)
-    )
+    ones, others = map(np.concatenate, zip(*_drawn(unit, images, draws), strict=True))
     sums = others + ones
     rho2 = float(((_standard(ones) * _standard(sums)).mean(axis=0) ** 2).mean())
     # Subtract the bias of ρ², its expectation for independent samples.
     rho2 = min(max(1.0 - (1.0 - rho2) * (draws - 1) / (draws - 2), 0.0), 1.0 - 1e-12)
-    least, most = ENTROPIES
-    inside = least <= images <= most
+    inside = ENTROPIES[0] <= images <= ENTROPIES[1]
     entropies = float((entropy(sums) - entropy(others)).mean()) if inside else np.nan
     return float(-0.5 * np.log1p(-rho2)), entropies
 
 
-def _drawn(
-    unit: np.ndarray, images: int, draws: int, seed: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _drawn(unit: np.ndarray, images: int, draws: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield one gradient and the sum of K − 1 others for each draw, several draws at a time."""
-    rng, pool = np.random.default_rng(seed), len(unit)
+    rng, pool = np.random.default_rng(0), len(unit)
     for first in range(0, draws, CHUNK):
         count = min(CHUNK, draws - first)
         one = unit[rng.integers(0, pool, count)]
@@ -113,12 +107,10 @@ def _standard(values: np.ndarray) -> np.ndarray:
 
 def entropy(samples: np.ndarray) -> np.ndarray:
     """Differential entropy of each column of `samples` (R, parameters) in nats (Vasicek 1976)."""
-    count = len(samples)
+    count, ordered = len(samples), np.sort(samples, axis=0)
     reach, places = max(1, round(np.sqrt(count) / 2)), np.arange(count)
-    ordered = np.sort(samples, axis=0)
-    high = ordered[np.minimum(places + reach, count - 1)]
-    low = ordered[np.maximum(places - reach, 0)]
-    gaps = np.maximum(high - low, 1e-12)
+    high, low = np.minimum(places + reach, count - 1), np.maximum(places - reach, 0)
+    gaps = np.maximum(ordered[high] - ordered[low], 1e-12)
     return np.asarray(np.log(gaps * count / (2 * reach)).mean(axis=0))
 
 

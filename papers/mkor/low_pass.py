@@ -29,16 +29,14 @@ def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
     """Mean and largest PSNR and SSIM of low-passed photos, which are files ``targets``."""
     targets, rows = read(files["targets"]), []
     # A photo may be in several batches.
-    _, places = np.unique(targets.indices, return_index=True)
+    places = np.unique(targets.indices, return_index=True)[1]
     for side in SIDES:
-        values: dict[str, list[float]] = {"psnr": [], "ssim": []}
-        for place in places.tolist():
-            batch, k = divmod(place, targets.size)
+        values = []
+        for batch, k in (divmod(place, targets.size) for place in places.tolist()):
             image = targets.pixels(targets.inputs(batch, slice(k, k + 1))[0])
             found = low_pass(image, side)
-            values["psnr"].append(psnr(image, found))
-            values["ssim"].append(ssim_gauss(image, np.clip(found, 0.0, 1.0)))
-        for metric, each in values.items():
+            values.append((psnr(image, found), ssim_gauss(image, np.clip(found, 0.0, 1.0))))
+        for metric, each in zip(("psnr", "ssim"), zip(*values, strict=True), strict=True):
             for how, value in (("mean", np.mean(each)), ("max", np.max(each))):
                 rows.append((f"dct{side}", f"{metric}_{how}", float(value), len(each)))
     return pd.DataFrame(rows, columns=COLUMNS)

@@ -16,13 +16,11 @@ def expected(images: int, probabilities: np.ndarray) -> float:
     return float(images * np.sum(probabilities * (1.0 - probabilities) ** (images - 1)))
 
 
-def simulated(images: int, classes: int, draws: int = DRAWS) -> tuple[float, float, float]:
+def simulated(images: int, classes: int, draws: int) -> tuple[float, float, float]:
     """Mean number of samples alone in their class, and its 95 % interval, over random batches."""
-    generator = np.random.default_rng((images, classes))
-    found = np.empty(draws)
-    for k in range(draws):
-        counts = np.bincount(generator.integers(0, classes, images), minlength=classes)
-        found[k] = np.count_nonzero(counts == 1)
+    rng = np.random.default_rng((images, classes))
+    batches = (rng.integers(0, classes, images) for _ in range(draws))
+    found = np.array([np.count_nonzero(np.bincount(labels) == 1) for labels in batches])
     mean, half = found.mean(), 1.96 * found.std(ddof=1) / np.sqrt(draws)
     return float(mean), float(mean - half), float(mean + half)
 

@@ -1,6 +1,5 @@
 """c(M) against MSE, a point per network and a panel per attack, from the index table."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from gradleak.plotting.layout import EDGE, drawing
 from gradleak.plotting.style import BLUE, GREY, PAGE, RED, number
 from gradleak.plotting.wording import signed
 from gradleak.runtime.artifacts import read_csv
+from gradleak.runtime.tidy import Given
 from papers.copa.tables.network_index import ALL, WORDS
 
 MARKERS = {2: ("o", BLUE), 3: ("^", RED)}
@@ -33,7 +33,7 @@ def grey_error(targets: TargetSet) -> float:
     return float(np.mean((targets.images / 255.0 - 0.5) ** 2))
 
 
-def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
+def make(files: Given, words: Given, scale: str) -> Figure:
     """Draw the index ``table``; ``targets`` give the MSE of plain grey."""
     return draw(read_csv(files["table"]), grey_error(targets.read(files["targets"])))
 
@@ -43,7 +43,7 @@ def draw(table: pd.DataFrame, grey: float) -> Figure:
     errors = table[table["metric"] == "mse"]
     correlations = table[table["metric"] == "spearman"]
     summaries = correlations[correlations["row"] == ALL].set_index("column")
-    groups = by_depth(correlations)
+    groups, worst, works = by_depth(correlations), float(errors["c"].min()), errors["ours"].dropna()
     attacks = list(dict.fromkeys(errors["column"]))
     width = (PAGE - LEFT - 0.07 - GAP * (len(attacks) - 1)) / len(attacks)
     with drawing("Is c(M) an indicator?", _footer(errors, grey), HEAD + HIGH + BELOW) as page:
@@ -59,15 +59,14 @@ def draw(table: pd.DataFrame, grey: float) -> Figure:
             axes.set_xlabel("c(M); 0: every layer's system has full rank")
             axes.set_ylabel("" if place else "MSE (median of runs)")
             axes.tick_params(labelleft=not place)
-            _scale(axes, errors)
-        style: dict[str, Any] = {
-            "loc": "upper left",
-            "ncols": 6,
-            "columnspacing": 0.9,
-            "fontsize": 6,
-        }
-        style |= {"bbox_to_anchor": (0.0, HEAD + HIGH + 0.42), "bbox_transform": page.inches}
-        page.figure.legend(handles=_legend(errors), handletextpad=0.3, borderaxespad=0, **style)
+            axes.set_yscale("log")
+            axes.yaxis.set_minor_locator(NullLocator())
+            if not works.empty:
+                axes.set_ylim(works.min() / 3, max(works.max() * 10, 1.0))
+            if worst < 0:
+                axes.set_xlim(worst * 1.06, -worst * 0.05)
+        style = {"loc": "upper left", "columnspacing": 0.9, "fontsize": 6, "handletextpad": 0.3}
+        page.legend(_legend(errors), 0.0, HEAD + HIGH + 0.42, ncols=6, **style)
     return page.figure
 
 
@@ -75,23 +74,12 @@ def _draw_panel(axes: Axes, rows: pd.DataFrame) -> None:
     """Draw networks of one attack; failures are crosses at the upper edge."""
     for _, group in rows.groupby(["convolutions", "exact"]):
         marker, colour = MARKERS.get(int(group["convolutions"].iloc[0]), OTHER)
-        style: dict[str, Any] = {"linestyle": "none", "color": colour}
+        style: dict[str, Any] = {"color": colour, "alpha": 0.9, "mew": 0.8}
         face = colour if group["exact"].iloc[0] else "white"
-        axes.plot(group["c"], group["ours"], marker=marker, mew=0.8, mfc=face, alpha=0.9, **style)
-        failed = group.loc[group["ours"].isna(), "c"]
-        style |= {"transform": axes.get_xaxis_transform(), "clip_on": False}
-        axes.plot(failed, np.full(len(failed), 0.97), marker="x", **style)
-
-
-def _scale(axes: Axes, rows: pd.DataFrame) -> None:
-    axes.set_yscale("log")
-    axes.yaxis.set_minor_locator(NullLocator())
-    values = rows["ours"].dropna()
-    if not values.empty:
-        axes.set_ylim(values.min() / 3, max(values.max() * 10, 1.0))
-    worst = float(rows["c"].min())
-    if worst < 0:
-        axes.set_xlim(worst * 1.06, -worst * 0.05)
+        axes.plot(group["c"], group["ours"], marker, mfc=face, **style)
+        failed, top = group.loc[group["ours"].isna(), "c"], axes.get_xaxis_transform()
+        y = [0.97] * len(failed)
+        axes.plot(failed, y, "x", color=colour, transform=top, clip_on=False)
 
 
 def _correlation(row: pd.Series, interval: str = "") -> str:
@@ -145,20 +133,20 @@ def conclusion(summaries: pd.DataFrame, groups: pd.DataFrame) -> str:
     return "\n".join(parts)
 
 
-def _legend(rows: pd.DataFrame) -> list[Line2D]:
-    looks: list[tuple[str, str, str | None, str]] = [
-        (*MARKERS.get(depth, OTHER), None, f"{WORDS.get(depth, str(depth + 1))}-layer network")
+def _legend(rows: pd.DataFrame) -> dict[str, Line2D]:
+    looks: dict[str, tuple[str, str, str | None]] = {
+        f"{WORDS.get(depth, str(depth + 1))}-layer network": (*MARKERS.get(depth, OTHER), None)
         for depth in sorted({int(depth) for depth in rows["convolutions"]})
-    ]
-    looks.append(("o", GREY, None, "c(M) from the structure"))
-    looks.append(("o", GREY, "white", "c(M) from a numerical rank"))
+    }
+    looks["c(M) from the structure"] = "o", GREY, None
+    looks["c(M) from a numerical rank"] = "o", GREY, "white"
     if rows["ours"].isna().any():
-        looks.append(("x", GREY, None, "failed: counts as worst"))
-    marks = [
-        Line2D([], [], linestyle="none", marker=marker, color=colour, mfc=face, label=words)
-        for marker, colour, face, words in looks
-    ]
-    return [*marks, Line2D([], [], color=GREY, lw=0.6, linestyle=DASHED, label="guessing grey")]
+        looks["failed: counts as worst"] = "x", GREY, None
+    marks = {
+        words: Line2D([], [], linestyle="none", marker=marker, color=colour, mfc=face)
+        for words, (marker, colour, face) in looks.items()
+    }
+    return {**marks, "guessing grey": Line2D([], [], color=GREY, lw=0.6, linestyle=DASHED)}
 
 
 def _footer(rows: pd.DataFrame, grey: float) -> str:

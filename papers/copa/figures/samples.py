@@ -1,31 +1,29 @@
 """Samples of reconstructions: a row per model, for each image the original and every attack."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pandas as pd
 from matplotlib.figure import Figure
 
 from gradleak.data.targets import TargetSet
-from gradleak.plotting.content import Content
 from gradleak.plotting.layout import EDGE, LINES, Cell, Grid, Page, drawing
-from gradleak.plotting.reader import SEED, median, precision
+from gradleak.plotting.reader import SEED, Content, median
 from gradleak.plotting.style import GREY, PAGE
-from gradleak.plotting.wording import caption, described, is_embedded, signed, typical
+from gradleak.plotting.wording import caption, described, is_embedded, precision, signed, typical
 from gradleak.runtime.artifacts import read_csv
+from gradleak.runtime.tidy import Given
 
 # Inches: column of labels, gap between images, text under an image, header.
 LABEL, GROUP, UNDER, HEADER = 0.92, 0.09, 0.28, 0.27
 
 
-def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
+def make(files: Given, words: Given, scale: str) -> Figure:
     """Draw the figure; `files` has ``security`` of each of ``models`` beside `Content.read`'s."""
     content, models = Content.read(files, words), words["models"]
     originals, headings = content.originals, ["Original", *content.attacks.values()]
     groups = [len(headings)] * len(originals.images)
     grid = Grid.fit(LABEL, HEADER, PAGE, groups, [UNDER] * len(models), apart=GROUP)
-    footer = _footer(originals, content.table(), scale)
-    with drawing(words["title"], footer, grid.bottom) as page:
+    with drawing(words["title"], _footer(content, scale), grid.bottom) as page:
         grid.head(page, headings * len(groups), 0.03)
         _labels(page, grid, [variant(model) for model in models], files["security"])
         for group, size in enumerate(groups):
@@ -44,14 +42,12 @@ def variant(model: str) -> str:
     return f"Variant {found[0]}" if found else model
 
 
-def _cells(content: Content, model: str, batch: int) -> list[Cell]:
+def _cells(content: Content, model: str, batch: int) -> Iterator[Cell]:
     """Reconstructions of an image by each attack, with MSE and the median over seeds."""
-    cells = []
     for panel in (content.panel(model, attack) for attack in content.attacks):
         found, rows = panel.answer(batch), panel.chosen
         middle = median(rows[rows["batch"] == batch])
-        cells.append(content.cell(found, caption(found), typical(middle)))
-    return cells
+        yield content.cell(found, caption(found), typical(middle))
 
 
 def _labels(page: Page, grid: Grid, names: Sequence[str], security: Sequence[str]) -> None:
@@ -78,7 +74,8 @@ def target_name(targets: TargetSet, batch: int) -> str:
     return f"{name.capitalize()} ({label})"
 
 
-def _footer(targets: TargetSet, table: pd.DataFrame, scale: str) -> str:
+def _footer(content: Content, scale: str) -> str:
+    targets, table = content.originals, content.table()
     sign = "\N{MINUS SIGN}" if targets.offset < 0 else "+"
     shift = f" {sign} {abs(targets.offset):g}" if targets.offset else ""
     return (

@@ -9,19 +9,20 @@ import pandas as pd
 
 from gradleak.claims.statistics import MSE_FLOOR, prediction_interval
 from gradleak.runtime.tidy import TABLES as TABLE_COLUMNS
-from gradleak.runtime.tidy import Row, cell, frame, read_all
+from gradleak.runtime.tidy import Given, Row, cell, frame, read_all, working
 from papers.copa.tables.network_index import LEVEL
 
 Labels = Mapping[str, str]
 Mean = Callable[[np.ndarray], Any]
+
+
+def _geometric(errors: np.ndarray) -> Any:
+    return 10.0 ** np.log10(np.maximum(errors, MSE_FLOOR)).mean()
+
+
 # By our metric: the score's metric, the mean, whether the interval is on log10, and a note.
 METRICS: dict[str, tuple[str, Mean, bool, str]] = {
-    "mse": (
-        "mse",
-        lambda x: 10.0 ** np.log10(np.maximum(x, MSE_FLOOR)).mean(),
-        True,
-        "geometric mean",
-    ),
+    "mse": ("mse", _geometric, True, "geometric mean"),
     "mse_mean": ("mse", np.mean, True, "arithmetic mean; the interval is on log10"),
     "psnr": ("psnr", np.mean, False, "mean"),
     "psnr_255": ("psnr_255", np.mean, False, "mean; the paper's convention"),
@@ -29,16 +30,14 @@ METRICS: dict[str, tuple[str, Mean, bool, str]] = {
 }
 
 
-def table(scores: pd.DataFrame, words: Mapping[str, Any], **case: str) -> pd.DataFrame:
+def table(scores: pd.DataFrame, words: Given, **case: str) -> pd.DataFrame:
     """Tidy table: a row for each model, attack and metric over all images and seeds.
 
     ``rows`` and ``columns`` of `words` label models and attacks. ``ours`` is the mean named in
     ``note``; ``low`` and ``high`` the 95 % prediction interval of a single run; ``n`` the runs and
     ``n_ok`` the successful ones. There is no mean if a run failed, as the others would be biased.
     """
-    values = pd.to_numeric(scores["value"], errors="coerce")
-    scores = scores.assign(value=values.where(scores["status"] == "ok"))
-    return frame(_cells(scores, words["rows"], words["columns"]), TABLE_COLUMNS, **case)
+    return frame(_cells(working(scores), words["rows"], words["columns"]), TABLE_COLUMNS, **case)
 
 
 def _cells(scores: pd.DataFrame, rows: Labels, columns: Labels) -> Iterator[Row]:
@@ -58,6 +57,6 @@ def _cells(scores: pd.DataFrame, rows: Labels, columns: Labels) -> Iterator[Row]
                 yield cell(head, name, mean(good), note, interval, counts)
 
 
-def make(files: Mapping[str, Any], words: Mapping[str, Any], case: Labels) -> pd.DataFrame:
+def make(files: Given, words: Given, case: Labels) -> pd.DataFrame:
     """Make the table from files: ``scores``; `words` as in `table`."""
     return table(read_all(files["scores"]), words, **case)

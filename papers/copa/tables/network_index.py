@@ -1,7 +1,6 @@
 """Index of networks: c(M) against reconstruction error, and their rank correlation."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -9,7 +8,7 @@ import pandas as pd
 from gradleak.claims.statistics import prediction_interval, spearman
 from gradleak.errors import ArtifactError
 from gradleak.runtime.tidy import TABLES as TABLE_COLUMNS
-from gradleak.runtime.tidy import Row, cell, finite, frame, read_all
+from gradleak.runtime.tidy import Given, Row, cell, finite, frame, read_all
 
 DETAILS = ["family", "convolutions", "image", "c", "exact", "layers"]
 COLUMNS = [*TABLE_COLUMNS, *DETAILS]
@@ -28,6 +27,8 @@ def networks(security: pd.DataFrame) -> pd.DataFrame:
     rows = {}
     for name, layers in security.groupby("model", sort=True):
         one = layers[layers["seed"] == layers["seed"].min()]
+        parts = [f"{e.channels} k{e.kernel} s{e.stride} p{e.padding}" for e in one.itertuples()]
+        last = one.iloc[-1]
         outputs = [*one["unknowns"][1:], one["fc_inputs"].iloc[0]]
         rows[str(name)] = {
             "family": str(name).rpartition("_")[0],
@@ -35,17 +36,9 @@ def networks(security: pd.DataFrame) -> pd.DataFrame:
             "c": layers.groupby("seed")["contribution"].sum().mean(),
             "exact": bool((layers["rank_method"] == "structural").all()),
             "expansion": outputs[0] / one["unknowns"].iloc[0],
-            "layers": _sizes(one),
+            "layers": "; ".join([*parts, f"fc {last['fc_inputs']} to {last['fc_outputs']}"]),
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("network")
-
-
-def _sizes(layers: pd.DataFrame) -> str:
-    parts = [
-        f"{row.channels} k{row.kernel} s{row.stride} p{row.padding}" for row in layers.itertuples()
-    ]
-    last = layers.iloc[-1]
-    return "; ".join([*parts, f"fc {last['fc_inputs']} to {last['fc_outputs']}"])
 
 
 def errors(scores: pd.DataFrame) -> pd.DataFrame:
@@ -67,24 +60,22 @@ def table(scores: pd.DataFrame, security: pd.DataFrame, **case: str) -> pd.DataF
     Raises `ArtifactError` if scores and security do not have the same networks.
     """
     sizes, runs = networks(security), errors(scores)
-    if set(sizes.index) != set(runs["network"]):
-        odd = sorted(set(sizes.index) ^ set(runs["network"]))[0]
+    if odd := sorted(set(sizes.index) ^ set(runs["network"])):
         raise ArtifactError(
-            f"Scores and security files disagree on network '{odd}'; delete both and ask Snakemake "
-            f"for them again."
+            f"Scores and security files disagree on network '{odd[0]}'; delete both and ask "
+            "Snakemake for them again."
         )
     rows = [*_network_rows(sizes, runs), *_summary_rows(sizes, runs)]
     return frame(rows, COLUMNS, **case).astype({"convolutions": "Int64"})
 
 
 def _network_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Row]:
-    attacks = list(dict.fromkeys(runs["attack"]))
     for name, network in sizes.iterrows():
-        same: Row = {"row": name, **{key: network[key] for key in DETAILS if key in network}}
+        same: Row = {"row": name, **network.filter(DETAILS)}
         note = "all ranks structural" if network["exact"] else "rank of a layer numerical"
         yield cell({**same, "column": "c"}, "c", network["c"], note)
         yield cell({**same, "column": "expansion"}, "expansion", network["expansion"])
-        for attack in attacks:
+        for attack in runs["attack"].unique():
             found = runs[(runs["network"] == name) & (runs["attack"] == attack)]
             good = found["value"][np.isfinite(found["value"])]
             reasons = "; ".join(sorted(set(found["reason"]) - {""}))
@@ -95,13 +86,13 @@ def _network_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Row]:
 
 
 def _summary_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Row]:
-    groups = {ALL: sizes}
-    for depth in sorted(set(sizes["convolutions"])):
-        name = f"{WORDS.get(depth, str(depth + 1))}-layer networks"
-        groups[name] = sizes[sizes["convolutions"] == depth]
+    depths = sizes["convolutions"]
+    groups = {ALL: sizes} | {
+        f"{WORDS.get(n, str(n + 1))}-layer networks": sizes[depths == n]
+        for n in sorted(set(depths))
+    }
     note = "c(M) with MSE over networks; bootstrap interval; a failed network counts as worst"
-    for attack in dict.fromkeys(runs["attack"]):
-        of_attack = runs[runs["attack"] == attack]
+    for attack, of_attack in runs.groupby("attack", sort=False):
         for words, group in groups.items():
             for index in [None, *sorted(set(of_attack["index"]))]:
                 chosen = of_attack if index is None else of_attack[of_attack["index"] == index]
@@ -114,6 +105,6 @@ def _summary_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Row]:
                 yield cell(head, "spearman", rho, note, (low, high), counts)
 
 
-def make(files: Mapping[str, Any], words: object, case: Mapping[str, str]) -> pd.DataFrame:
+def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
     """Make the table from files: ``scores`` and ``security``."""
     return table(read_all(files["scores"]), read_all(files["security"]), **case)

@@ -1,6 +1,5 @@
 """Information on one gradient in a sum, against the batch size (MKOR eq. 1 and 2)."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,23 +12,24 @@ from gradleak.plotting.layout import drawing
 from gradleak.plotting.style import BLUE, GREY, ORANGE, PAGE, RED
 from gradleak.plotting.wording import counted
 from gradleak.runtime.artifacts import read_csv
+from gradleak.runtime.tidy import Given
 
 LEFT, BETWEEN, HEAD, CHART, TICKS = 0.55, 0.6, 0.3, 1.9, 0.42  # inches
 # Markers of the two estimates, and colours of the layers.
 MARKS = {"measured": ("o", "by correlation"), "entropies": ("x", "by entropies")}
 COLOURS = (BLUE, RED, ORANGE)
 SHIFTS = (0.94, 1.06)  # keep markers of two layers from overlapping
-TITLE = "What the sum of K gradients tells of one of them (MKOR eq. 1 and 2)"
 
 
-def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
+def make(files: Given, words: Given, scale: str) -> Figure:
     """Draw the ``table`` of `papers.mkor.leakage.table`, made from ``targets``."""
     table, originals = read_csv(files["table"]), targets.read(files["targets"])
     # Batches are drawn from all of the set's batches.
     said = counted(originals, None, "").replace(" a batch", "", 1).split(" ", 1)[1]
     images = f"{len(np.unique(originals.indices)):,} {said}"
     width = (PAGE - LEFT - BETWEEN - 0.1) / 2
-    with drawing(TITLE, _footer(images, scale), HEAD + CHART + TICKS) as page:
+    footer = f"{words['note']} {images}. Scale {scale}."
+    with drawing(words["title"], footer, HEAD + CHART + TICKS) as page:
         axes = page.axes(LEFT, HEAD, width, CHART)
         rows = table.drop_duplicates("images").sort_values("images")
         ks = rows["images"]
@@ -49,32 +49,10 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _marks(axes: Axes, table: pd.DataFrame, *, over_formula: bool) -> None:
-    layers = list(dict.fromkeys(table["layer"]))
-    for number, layer in enumerate(layers):
-        rows = table[table["layer"] == layer]
+    for number, (layer, rows) in enumerate(table.groupby("layer", sort=False)):
+        style: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "fillstyle": "none"}
         for column, (mark, name) in MARKS.items():
-            there = rows[rows[column].notna() & (rows[column] > 0)]
+            there = rows[rows[column] > 0]
             shown = there[column] / there["formula"] if over_formula else there[column]
-            axes.plot(
-                there["images"] * SHIFTS[number % 2],
-                shown,
-                mark,
-                color=COLOURS[number % len(COLOURS)],
-                markersize=3.5,
-                fillstyle="none",
-                label=f"{layer}, {name}",
-            )
-
-
-def _footer(images: str, scale: str) -> str:
-    return (
-        "Curve: H(Σ) − H(Σ | g₁) of normal gradients. Circles: −½ log(1 − ρ²), ρ the correlation "
-        "over drawn batches between one image's gradient and the batch's sum, ρ² averaged over "
-        "parameters; images are drawn independently, so it is 1/K but for the draws, whatever the "
-        "distribution. Crosses: H of the sum over K less H of the sum over K − 1, estimated from "
-        "spacings (Vasicek), which assumes no distribution, so that they leave the curve where "
-        "gradients are far from normal; for 5 to 100 images alone: below "
-        "the few sums of a finite set repeat, above the difference is smaller than its error. "
-        "Network: LeNet-5 with honest weights, cross-entropy. Batches are drawn anew from all "
-        f"images of the target set: {images}. Scale {scale}."
-    )
+            x = there["images"] * SHIFTS[number % 2]
+            axes.plot(x, shown, mark, markersize=3.5, label=f"{layer}, {name}", **style)

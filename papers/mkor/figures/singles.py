@@ -1,8 +1,7 @@
 """MKOR Figures 5, 16, 17 and 18: single images of a batch, enlarged."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -12,13 +11,14 @@ from gradleak.plotting import reader, wording
 from gradleak.plotting.layout import Cell, Grid, displayed, drawing
 from gradleak.plotting.reader import Panel
 from gradleak.plotting.style import PAGE
+from gradleak.runtime.tidy import Given
 
 LABEL, LINE, UNDER, WIDEST = 0.6, 0.11, 0.3, 1.3  # inches
 PER_INCH = 17.5  # characters of a heading
 FISHED = " Fished: of the class that class fishing is after, the one that it gives best."
 
 
-def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
+def make(files: Given, words: Given, scale: str) -> Figure:
     """Draw the figure; `words` has ``batch`` and ``panels``, the first of which selects samples."""
     panels = reader.read(files, words)
     originals = panels[0].targets
@@ -30,7 +30,15 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     grid = grid.moved(down=0.12 + LINE * max(heading.count("\n") + 1 for heading in headings))
     columns = [_originals(originals, batch, places)]
     columns += [_found(panel, batch, places) for panel in panels]
-    footer = _footer(words, panels, batch, "Fished" in samples, scale)
+    name = " ".join(panels[0].title.split())
+    first = (
+        f"Best, median and worst image of the batch by the PSNR of “{name}”."
+        f"{FISHED * ('Fished' in samples)} Where images share a class, attacks that go by class "
+        "give their mean. Below each its PSNR and SSIM; grey with a cross: no image of that class. "
+        "Values are clipped to [0, 1] for display and for SSIM."
+    )
+    images = wording.counted(originals, batch, words.get("drawn", ""))
+    footer = wording.footer(words, panels, images, scale, first)
     with drawing(words["title"], footer, grid.bottom) as page:
         for left, heading in zip(grid.lefts, headings, strict=True):
             page.text(left, grid.tops[0] - 0.05, heading, va="bottom", weight="bold", fontsize=5.8)
@@ -41,9 +49,8 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _wrapped(title: str, side: float) -> str:
-    most = int(side * PER_INCH)
-    lines = [textwrap.wrap(line, most, break_long_words=False) for line in title.split("\n")]
-    return "\n".join(part for line in lines for part in line)
+    lines, most = title.split("\n"), int(side * PER_INCH)
+    return "\n".join(textwrap.fill(line, most, break_long_words=False) for line in lines)
 
 
 def picks(panels: Sequence[Panel], batch: int) -> dict[str, int]:
@@ -69,10 +76,9 @@ def _originals(targets: TargetSet, batch: int, places: Sequence[int]) -> list[Ce
     cells = []
     for k in places:
         same = int((labels == labels[k]).sum())
+        others = f"1 of {same} of its class" if same > 1 else "alone in its class"
         if drawn:
             others = f"label drawn, {same} have it" if same > 1 else "label drawn, alone"
-        else:
-            others = f"1 of {same} of its class" if same > 1 else "alone in its class"
         words = wording.shortened(targets.words[int(labels[k])]), others
         cells.append(Cell(targets.images[batch, k] / 255.0, words))
     return cells
@@ -88,17 +94,3 @@ def _found(panel: Panel, batch: int, places: Sequence[int]) -> list[Cell]:
         words = wording.decibel(psnr), f"SSIM {wording.similarity(ssim)}"
         cells.append(Cell(displayed(image), words))
     return cells
-
-
-def _footer(
-    words: Mapping[str, Any], panels: Sequence[Panel], batch: int, fished: bool, scale: str
-) -> str:
-    name = " ".join(panels[0].title.split())
-    first = (
-        f"Best, median and worst image of the batch by the PSNR of “{name}”.{FISHED * fished} "
-        "Where images share a class, attacks that go by class give their mean. Below each its PSNR "
-        "and SSIM; grey with a cross: no image of that class. Values are clipped to [0, 1] for "
-        "display and for SSIM."
-    )
-    images = wording.counted(panels[0].targets, batch, words.get("drawn", ""))
-    return wording.footer(words, panels, images, scale, first)

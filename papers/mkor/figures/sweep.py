@@ -11,15 +11,18 @@ from gradleak.plotting import reader, wording
 from gradleak.plotting.layout import Cell, Grid, Page, drawing, shrunk
 from gradleak.plotting.reader import Panel
 from gradleak.plotting.style import BLUE, GREY, PAGE, RED
+from gradleak.runtime.tidy import Given
 from papers.mkor.unique_samples import expected
 
 SAMPLES = 4
+# Title and colour of a metric's chart.
+LOOKS = {"psnr": ("Mean PSNR of a batch (dB)", BLUE), "ssim_gauss": ("Mean SSIM of a batch", RED)}
 LEFT, BETWEEN, CHART, CHART_HEAD, TICKS = 0.72, 0.85, 1.35, 0.24, 0.735  # inches
 HEAD, UNDER, GAP, GROUP, BELOW = 0.3, 0.2, 0.04, 0.2, 0.05
 WIDTH = (PAGE - LEFT - 0.1 - BETWEEN) / 2  # inches, width of a chart
 
 
-def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
+def make(files: Given, words: Given, scale: str) -> Figure:
     """Draw ``panels`` with ``classes`` each, and samples of those that `words` has in ``shown``."""
     found = reader.read(files, words)
     panels = {int(e["classes"]): p for e, p in zip(words["panels"], found, strict=True)}
@@ -27,9 +30,8 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     top = CHART_HEAD + CHART + TICKS + HEAD
     sizes = [SAMPLES] * len(shown)
     grid = Grid.fit(0.8, top, PAGE - 0.1, sizes, [BELOW, UNDER], GAP, GROUP)
-    footer = _footer(words, found, scale)
-    with drawing(words["title"], footer, grid.bottom) as page:
-        for place, metric in enumerate(("psnr", "ssim_gauss")):
+    with drawing(words["title"], _footer(words, found, scale), grid.bottom) as page:
+        for place, metric in enumerate(LOOKS):
             left = LEFT + place * (WIDTH + BETWEEN)
             _chart(page.axes(left, CHART_HEAD, WIDTH, CHART), panels, metric)
             _tick_words(page, panels, left)
@@ -55,12 +57,11 @@ def _chart(axes: Axes, panels: Mapping[int, Panel], metric: str) -> None:
     middle = [float(values.mean()) for values in each.values()]
     # One batch has no standard deviation.
     spread = [float(v.std(ddof=1)) if len(v) > 1 else 0.0 for v in each.values()]
-    colour = BLUE if metric == "psnr" else RED
-    style: dict[str, Any] = {"marker": "o", "markerfacecolor": "white", "color": colour}
-    axes.errorbar(list(each), middle, spread, capsize=2.5, **style)
+    name, colour = LOOKS[metric]
+    style: dict[str, Any] = {"marker": "o", "mfc": "white", "color": colour, "capsize": 2.5}
+    axes.errorbar(list(each), middle, spread, **style)
     for n, values in each.items():
         axes.plot([n] * len(values), values, ".", color=GREY, markersize=2.5, zorder=3)
-    name = "Mean PSNR of a batch (dB)" if metric == "psnr" else "Mean SSIM of a batch"
     axes.set_title(name, loc="left", pad=4)
     axes.set(xticks=list(panels), xlim=(-4, max(panels) + 5))
     axes.margins(y=0.15)
@@ -68,16 +69,14 @@ def _chart(axes: Axes, panels: Mapping[int, Panel], metric: str) -> None:
 
 def _tick_words(page: Page, panels: Mapping[int, Panel], left: float) -> None:
     """Label axes with the number of images alone in their class, and the PSNR to class means."""
-    low, high = -4, max(panels) + 5
-    style: dict[str, Any] = {"fontsize": 5, "va": "center"}
     names = ("N, at most", "alone, eq. (3)", "alone, counted", "class mean, dB")
+    low, high, counts = -4, max(panels) + 5, {n: _counts(p, n) for n, p in panels.items()}
     for row, name in enumerate(names):
         top = CHART_HEAD + CHART + 0.125 + 0.115 * row
-        page.text(left - 0.06, top, name, ha="right", **style)
-        for n, panel in panels.items():
-            if row:
-                x = left + WIDTH * (n - low) / (high - low)
-                page.text(x, top, _counts(panel, n)[row - 1], ha="center", **style)
+        page.text(left - 0.06, top, name, ha="right", va="center", fontsize=5)
+        for n in panels if row else ():
+            x = left + WIDTH * (n - low) / (high - low)
+            page.text(x, top, counts[n][row - 1], ha="center", va="center", fontsize=5)
 
 
 def _counts(panel: Panel, classes: int) -> tuple[str, str, str]:
@@ -102,19 +101,10 @@ def _samples(panel: Panel, first: int) -> dict[tuple[int, int], Cell]:
     return cells
 
 
-def _footer(words: Mapping[str, Any], panels: Sequence[Panel], scale: str) -> str:
+def _footer(words: Given, panels: Sequence[Panel], scale: str) -> str:
     batches = len(panels[0].targets.images)
-    spread = (
-        f"circles are means over {batches} batches, bars standard deviations, dots the batches"
-        if batches > 1
-        else "one batch for each N"
-    )
-    first = (
-        f"Images are drawn from at most N classes; {spread}. Alone: images "
-        "that no other of their class hides, K·Σpₙ(1−pₙ)ᴷ⁻¹ with equal shares pₙ = 1/N, and "
-        "as drawn. Class mean: PSNR of MKOR's image against its class's mean image, averaged over "
-        "the batch's images. Samples: of the first batch, evenly from the best PSNR (below each) "
-        "to the worst; where images share a class, MKOR gives their mean."
-    )
+    many = f"circles are means over {batches} batches, bars standard deviations, dots the batches"
+    spread = many if batches > 1 else "one batch for each N"
+    first = f"Images are drawn from at most N classes; {spread}."
     images = wording.counted(panels[0].targets, None, words.get("drawn", ""))
     return wording.footer(words, panels, images, scale, first)

@@ -32,9 +32,9 @@ def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
             own = frame[(frame["model"] == chain.name) & (frame["answer"] == 0)]
             ok = own["status"] == "ok"
             # As in the paper's tables beside ours, an image not reconstructed counts as 0.
-            values = own["value"].where(ok, 0.0).astype(float)
+            values, metric = own["value"].where(ok, 0.0).astype(float), own["metric"]
             psnr, scaled, ssim = (
-                values[own["metric"] == name] for name in ("psnr", "psnr_scaled", "ssim_gauss")
+                values[metric == m] for m in ("psnr", "psnr_scaled", "ssim_gauss")
             )
             facts = [entry["loss"], entry["output_bias"], Path(scores).stem, chain.name]
             means = [*psnr.agg(["mean", "median", "min", "max"]), scaled.mean(), ssim.mean()]

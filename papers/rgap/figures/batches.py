@@ -1,16 +1,13 @@
 """R-GAP Figures 7 and 8: reconstructions from the gradient of a batch by R-GAP and DLG."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
 import numpy as np
 from matplotlib.figure import Figure
 
-from gradleak.plotting.content import Content
 from gradleak.plotting.layout import Cell, Grid, drawing
-from gradleak.plotting.reader import Answer, Panel
+from gradleak.plotting.reader import Answer, Content, Panel
 from gradleak.plotting.style import PAGE, number
 from gradleak.plotting.wording import caption, signed
+from gradleak.runtime.tidy import Given
 from gradleak.scoring.metrics.image import assignment
 
 # Inches: gaps between pictures and between groups, headings, text under a picture.
@@ -18,7 +15,7 @@ GAP, GROUP, HEAD, UNDER = 0.04, 0.16, 0.36, 0.3
 MOST = 3  # number of batches
 
 
-def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
+def make(files: Given, words: Given, scale: str) -> Figure:
     """Draw the figure of one ``model`` and two attacks: one image for a batch, and one for each."""
     content, model = Content.read(files, words), words["model"]
     size = content.originals.size
@@ -32,37 +29,31 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
         size: f"{names[0]}'s one\nimage, and the fit",
         size + 2: f"{names[1]}'s {size} images",
     }
-    footer = _footer(closed, content.describe(scale))
-    with drawing(words["title"], footer, grid.bottom) as page:
+    with drawing(words["title"], _footer(closed, content.describe(scale)), grid.bottom) as page:
         for column, heading in headings.items():
             left = grid.lefts[column]
             page.text(left, HEAD - 0.06, heading, va="bottom", weight="bold", fontsize=6.5)
         for row in range(len(under)):
-            one, many = closed.answer(row), search.answer(row)
-            cells = [*_originals(content, row, one), *_mixture(content, row, one)]
-            cells += _found(content, row, many)
+            cells = [*_mixed(content, row, closed.answer(row))]
+            cells += _found(content, row, search.answer(row))
             grid.draw(page, {(row, k): cell for k, cell in enumerate(cells) if cell is not None})
     return page.figure
 
 
-def _originals(content: Content, batch: int, one: Answer | None) -> Iterator[Cell]:
-    mixed = one is not None and one.ok and "coefficient" in one.scores
-    for place, image in enumerate(content.originals.images[batch] / 255.0):
-        weight = one.scores["coefficient"].iloc[place] if one is not None and mixed else 0.0
-        yield Cell(image, [f"w = {signed(weight, '.2f')}"] * mixed)
-
-
-def _mixture(content: Content, batch: int, one: Answer | None) -> list[Cell | None]:
-    """R-GAP's image, and the closest linear combination of the originals."""
+def _mixed(content: Content, batch: int, one: Answer | None) -> list[Cell | None]:
+    """Originals, R-GAP's image, and the closest linear combination of the originals."""
+    originals = content.originals.images[batch] / 255.0
     if one is None or not one.ok or "coefficient" not in one.scores:
-        return [content.cell(one, caption(one)), None]
-    image = one.images[0]
-    fit = np.tensordot(one.scores["coefficient"], content.originals.inputs(batch), axes=1)
+        return [*map(Cell, originals), content.cell(one, caption(one)), None]
+    image, weights = one.images[0], one.scores["coefficient"]
+    fit = np.tensordot(weights, content.originals.inputs(batch), axes=1)
     low, high = float(image.min()), float(image.max())
     found, fitted = ((each - low) / max(high - low, 1e-12) for each in (image, fit))
     span = f"{signed(low, '.1f')} \N{HORIZONTAL ELLIPSIS} {signed(high, '.1f')}"
     explained = f"R² {_r_squared(one.value('r2'))}"
-    return [Cell(found, ("found", span)), Cell(fitted, ("fit", explained))]
+    said = [[f"w = {signed(weight, '.2f')}"] for weight in weights]
+    results = Cell(found, ("found", span)), Cell(fitted, ("fit", explained))
+    return [*map(Cell, originals, said), *results]
 
 
 def _found(content: Content, batch: int, many: Answer | None) -> list[Cell]:
@@ -92,7 +83,5 @@ def _footer(closed: Panel, runs: str) -> str:
         "The gradient of a batch is the mean over its images. R-GAP takes it for that of one "
         "image; the fit is the linear combination Σ wᵢ·xᵢ of the originals that is nearest to what "
         "it returns, with the weights w under the originals and the share R² of the variance that "
-        f"it explains; both are stretched by R-GAP's least and largest value.{said} Images of "
-        "the search are matched to the originals so that the sum of MSEs is least; under each "
-        f"its MSE. {runs}"
+        f"it explains; both are stretched by R-GAP's least and largest value.{said} {runs}"
     )

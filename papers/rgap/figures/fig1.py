@@ -1,8 +1,5 @@
 """R-GAP Figure 1: margin μ and gradient for three losses."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,23 +7,17 @@ from matplotlib.figure import Figure
 from gradleak.models.losses import BINARY, MarginLoss
 from gradleak.plotting.layout import drawing
 from gradleak.plotting.style import BLUE, COLUMN, GREEN, GREY, ORANGE
+from gradleak.runtime.tidy import Given
 
 COLOURS = dict(zip(BINARY, (BLUE, ORANGE, GREEN), strict=True))
 LABELS = dict(zip(BINARY, (-0.48, -0.66, -0.84), strict=True))
 LEFT, RIGHT, LOW, HIGH = -1.5, 6.5, -1.15, 1.5
 EXAMPLE = 0.5  # a μ whose other root is in the picture
-FOOTER = (
-    "∂ℓ/∂μ·μ is what the gradient gives away: the dot product of a layer's weights and gradient "
-    "(R-GAP eq. 9 to 11). Left of μ = 0 it names one μ. To the right, every value between the "
-    "least one (dots) and 0 is taken twice by the logistic and the exponential loss: once by "
-    "the image, once by its twin. The hinge loss jumps to 0 at μ = 1, where its gradient "
-    "vanishes. No data, exact formulas, float64."
-)
 
 
-def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
+def make(files: Given, words: Given, scale: str) -> Figure:
     """Draw the losses; the figure needs no files."""
-    with drawing("How μ follows from a gradient (R-GAP Figure 1)", FOOTER, 2.45, COLUMN) as page:
+    with drawing(words["title"], words["note"], 2.45, COLUMN) as page:
         axes = page.axes(0.5, 0.07, COLUMN - 0.56, 2.0)
         axes.axhline(0, color=GREY, linewidth=0.6)
         axes.axvline(0, color=GREY, linewidth=0.6)

@@ -1,17 +1,13 @@
 """R-GAP Figure 3: CNN6 and CNN6-d, and reconstructions by each attack."""
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gradleak.plotting.content import Content
-from gradleak.plotting.layout import EDGE, SMALL, Grid, Page, drawing
-from gradleak.plotting.reader import median
-from gradleak.plotting.style import GREY, PAGE, number
-from gradleak.plotting.wording import caption
+from gradleak.plotting.layout import EDGE, MIDDLE, SMALL, Grid, Page, drawing
+from gradleak.plotting.reader import Content, median
+from gradleak.plotting.style import GREY, PAGE
+from gradleak.plotting.wording import caption, typical
+from gradleak.runtime.tidy import Given
 from papers.rgap.figures import diagrams
 
 # Inches: column of the diagram, headings of a block, text under a picture and the block.
@@ -20,21 +16,15 @@ MOST = 3  # images of each network
 WORST = 2  # rank-deficient layers listed under the diagram
 
 
-def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
+def make(files: Given, words: Given, scale: str) -> Figure:
     """Draw the figure; `files` has ``rank`` (rank analyses) beside those of `Content.read`."""
     content = Content.read(files, words)
     chains, ranks = content.chains, diagrams.read_ranks(files["rank"])
     under = [UNDER] * min(MOST, content.shared())
     grid = Grid.fit(DIAGRAM, HEAD, PAGE, [1 + len(content.attacks)], under)
     block = max(grid.bottom + FOOT, HEAD + max(map(diagrams.depth, chains)) + 0.54)
-    title = "Reconstructions from one gradient of CNN6 and CNN6-d (R-GAP Figure 3)"
-    footer = (
-        f"{diagrams.KEY} Rank measured: that of a layer's own system [W; K], without |V|. Under "
-        f"each picture its MSE; below each column the median over all images. "
-        f"{content.describe(scale)}"
-    )
     most = diagrams.widest(chains)
-    with drawing(title, footer, len(chains) * block) as page:
+    with drawing(words["title"], content.describe(scale), len(chains) * block) as page:
         for place, chain in enumerate(chains):
             top = place * block
             page.text(EDGE, top + 0.14, content.name(chain), weight="bold")
@@ -50,17 +40,14 @@ def _block(page: Page, grid: Grid, content: Content, model: str) -> None:
     grid.head(page, ["Original", *content.attacks.values()])
     rows = range(len(grid.tops))
     grid.fill(page, 0, map(content.original, rows))
-    foot = grid.bottom + 0.09
-    label: dict[str, Any] = {"va": "center", "fontsize": SMALL, "color": GREY}
-    page.text(DIAGRAM + grid.side, foot, "median of all:", ha="right", **label)
+    foot, style = grid.bottom + 0.09, {"va": "center", "fontsize": SMALL, "color": GREY}
+    page.text(DIAGRAM + grid.side, foot, "median of all:", ha="right", **style)
     for column, attack in enumerate(content.attacks, start=1):
         panel = content.panel(model, attack)
         answers = [panel.answer(row) for row in rows]
         grid.fill(page, column, [content.cell(each, caption(each)) for each in answers])
-        middle = median(panel.chosen)
-        said = number(middle) if np.isfinite(middle) else "failed"
-        style: dict[str, Any] = {"ha": "center", "va": "center", "weight": "bold"}
-        page.text(grid.middle(column), foot, said, fontsize=6, **style)
+        said = typical(median(panel.chosen)).removeprefix("median ")
+        page.text(grid.middle(column), foot, said, fontsize=6, weight="bold", **MIDDLE)
 
 
 def _rank_words(ranks: pd.DataFrame) -> str:
@@ -70,7 +57,6 @@ def _rank_words(ranks: pd.DataFrame) -> str:
     missing = ranks.assign(missing=ranks["inputs"] - ranks["rank"]).query("missing > 0")
     if missing.empty:
         return "Rank measured: full\nin every convolution"
-    worst = missing.sort_values("missing", ascending=False, kind="stable").head(WORST)
-    listed = [diagrams.rank_words(row) for _, row in worst.iterrows()]
+    listed = [diagrams.rank_words(row) for _, row in missing.nlargest(WORST, "missing").iterrows()]
     more = [f"and {len(missing) - WORST} more"] if len(missing) > WORST else []
     return "\n".join(["Rank measured, less than full:", *listed, *more])

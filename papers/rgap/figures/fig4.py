@@ -1,7 +1,7 @@
 """R-GAP Figure 4: ResNet-18 and two variants of it, each with one skip cut."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,13 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gradleak.errors import ArtifactError
 from gradleak.plotting.charts import LOOKS, log_ticks, strip
-from gradleak.plotting.content import Content
 from gradleak.plotting.layout import SMALL, Cell, Grid, Page, drawing
-from gradleak.plotting.reader import precision
+from gradleak.plotting.reader import Content
 from gradleak.plotting.style import GREY, GRID, PAGE, RED, number
-from gradleak.plotting.wording import caption, described, signed
+from gradleak.plotting.wording import caption, described, precision, signed
 from gradleak.runtime.artifacts import read_csv
-from papers.rgap.figures import residual_diagrams as diagrams
+from gradleak.runtime.tidy import Given, read_all, working
+from papers.rgap.figures import diagrams
 from papers.rgap.tables.resnets import ACCURACY, ARCHITECTURE
 
 # Inches: text above diagrams and pictures, text under a picture, and under the panels.
@@ -34,15 +34,11 @@ Look = tuple[str, str]  # colour and marker
 class Data:
     """Data of the figure; `ArtifactError` if a file lacks it, or config.yaml a network."""
 
-    def __init__(self, files: Mapping[str, Any], words: Mapping[str, Any]) -> None:
+    def __init__(self, files: Given, words: Given) -> None:
         self.content = Content.read(files, words)  # of the first setting
         self.networks, self.settings = words["networks"], words["columns"]
-        scores = pd.concat([read_csv(path, keep_default_na=False) for path in files["points"]])
-        scores = scores[scores["metric"] == "mse"]
-        value = pd.to_numeric(scores["value"], errors="coerce").where(scores["status"] == "ok")
-        self.points = scores.assign(value=value)
-        table = read_csv(files["table"])
-        self.rows = table.set_index(["model", "column", "metric"]).sort_index()
+        self.points = working(read_all(files["points"])).query("metric == 'mse'")
+        self.rows = read_csv(files["table"]).set_index(["model", "column", "metric"]).sort_index()
         named = {chain.name: chain for chain in self.content.chains}
         if missing := [model for model in self.networks if model not in named]:
             raise ArtifactError(
@@ -66,7 +62,7 @@ class Data:
         return int(row["n"] - row["n_ok"]), int(row["n"])
 
 
-def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
+def make(files: Given, words: Given, scale: str) -> Figure:
     """Draw the figure of one attack.
 
     Beside those of `Content.read` for the first setting, `files` has ``points``, scores of all
@@ -75,18 +71,17 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     """
     data = Data(files, words)
     content, chains = data.content, data.chains
-    right = len(chains) * diagrams.WIDTH + 0.18
+    right = len(chains) * diagrams.BLOCK_WIDTH + 0.18
     under = [UNDER] * min(content.shared(), MOST)
     grid = Grid.fit(right, HEAD, PAGE - 0.01, [1 + len(chains)], under)
-    drawn = HEAD + diagrams.depth(len(diagrams.steps(chains[0], chains[0])))
+    drawn = HEAD + diagrams.block_depth(chains[0])
     top = grid.bottom + 0.2
     depth = max(drawn, top + LEAST + TICKS)
-    title = "ResNet18 with a skip cut, under a gradient attack (R-GAP Figure 4)"
-    with drawing(title, _footer(data, scale), depth + 0.05) as page:
+    with drawing(words["title"], _footer(data, scale), depth + 0.05) as page:
         for place, chain in enumerate(chains):
-            left = place * diagrams.WIDTH
+            left = place * diagrams.BLOCK_WIDTH
             _network(page, left + diagrams.EDGE, data, chain.name, LOOKS[place])
-            diagrams.draw(page, left, HEAD, chain, chains[0])
+            diagrams.draw_blocks(page, left, HEAD, chain, chains[0])
         _pictures(page, grid, data)
         high = min(depth - top - TICKS, HIGHEST)
         _accuracies(page.axes(right + 0.04, top, SHARE, high), data)
@@ -96,16 +91,16 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _network(page: Page, left: float, data: Data, model: str, look: Look) -> None:
-    _name(page, left, 0.12, data.networks[model], look, ha="left")
-    for place, (metric, words) in enumerate((("ra", "RA-i"), ("ra_alone", "RA-i alone"))):
+    _name(page, left, 0.12, data.networks[model], look)
+    for top, metric, words in ((0.24, "ra", "RA-i"), (0.35, "ra_alone", "RA-i alone")):
         value = int(data.row(model, ARCHITECTURE, metric)["ours"])
-        style: dict[str, Any] = {"fontsize": 6, "color": RED if value > 0 else "black"}
-        page.text(left, 0.24 + 0.11 * place, f"{words} = {signed(value)}", **style)
+        colour = RED if value > 0 else "black"
+        page.text(left, top, f"{words} = {signed(value)}", fontsize=6, color=colour)
 
 
 def _name(page: Page, left: float, top: float, name: str, look: Look, **style: Any) -> None:
-    words, bold = f"{MARKS[look[1]]} {name}", {"weight": "bold", "fontsize": 6.5}
-    page.text(left, top, words, color=look[0], **bold, **style)
+    words = f"{MARKS[look[1]]} {name}"
+    page.text(left, top, words, color=look[0], weight="bold", fontsize=6.5, **style)
 
 
 def _pictures(page: Page, grid: Grid, data: Data) -> None:
@@ -140,9 +135,8 @@ def _accuracies(axes: Axes, data: Data) -> None:
         colour, marker = LOOKS[place]
         row = data.row(model, ACCURACY, "accuracy")
         value, low, high = (100 * float(row[key]) for key in ("ours", "low", "high"))
-        error = [[value - low], [high - value]]
+        error, words = [[value - low], [high - value]], f"{name}: {value:.1f} %"
         axes.errorbar(value, place, xerr=error, color=colour, marker=marker, capsize=2)
-        words = f"{name}: {value:.1f} %"
         axes.text(0.02, place - 0.2, words, transform=inside, fontsize=SMALL, va="bottom")
     axes.set(ylim=(len(data.networks) - 0.6, -0.75), yticks=[], xlabel="Test accuracy, %")
     axes.margins(x=0.12)
@@ -216,14 +210,13 @@ def _footer(data: Data, scale: str) -> str:
         for count, n in [data.failed(model, setting)]
         if count
     ]
-    said = f"failed: {', '.join(failed)}" if failed else "none failed"
     return (
-        f"{diagrams.KEY} Accuracy: {trained}; bars: 95 % intervals. MSE: small marks are images, "
-        "large ones their mean, bars the standard deviation (SD), to the lower edge where it "
-        "exceeds the mean; x: failed runs, with their number, which leave no mean. Untrained: "
+        f"{content.note} Accuracy: {trained}; bars: 95 % intervals. MSE: small marks are "
+        "images, large ones their mean, bars the standard deviation (SD), to the lower edge where "
+        "it exceeds the mean; x: failed runs, with their number, which leave no mean. Untrained: "
         "initial weights; mode: that of the norms. MSE of pixels in [0, 1]; pictures are clipped "
         "to that range. Runs: one for each of n images, network and setting, with so many steps of "
-        f"the attack; {said}. "
-        f"Images: {described(content.originals, batches)}; scale {scale}; gradients in "
+        f"the attack; {'failed: ' if failed else 'none failed'}{', '.join(failed)}. Images: "
+        f"{described(content.originals, batches)}; scale {scale}; gradients in "
         f"{precision([content.table()])}."
     )

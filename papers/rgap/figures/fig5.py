@@ -1,6 +1,6 @@
 """R-GAP Figure 5: twin data, and where DLG ends from different starts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,11 +8,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gradleak.plotting.content import Content
 from gradleak.plotting.layout import EDGE, SMALL, Cell, Grid, Page, drawing
-from gradleak.plotting.reader import Answer, Panel
+from gradleak.plotting.reader import Answer, Content, Panel
 from gradleak.plotting.style import BLUE, CROSS, GREY, ORANGE, PAGE, YELLOW
 from gradleak.plotting.wording import caption
+from gradleak.runtime.tidy import Given
 from gradleak.scoring.metrics.image import AT_TWIN, INVISIBLE
 from papers.rgap.figures import diagrams
 
@@ -35,18 +35,30 @@ LOOKS: dict[str, dict[str, Any]] = {
 ENDS = tuple(LOOKS)
 
 
-def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
+def make(files: Given, words: Given, scale: str) -> Figure:
     """Draw the figure; pictures are of the first network, both answers of attacks with twins."""
     content = Content.read(files, words)
     chains, attacks = content.chains, content.attacks
     columns = _columns(content, chains[0].name)
     grid = Grid.fit(LABEL, HEAD, PAGE, [1 + len(columns)], [UNDER] * 2, widest=WIDEST)
-    panels, known = grid.bottom + 0.08, _known_ends(content)
+    panels = grid.bottom + 0.08
+    shown = [content.panel(chain.name, attack) for chain in chains for attack in attacks]
+    met = {end for panel in shown for end in _ends(panel, chosen=False)}
+    known = [end for end in ENDS if end != NEAR_TWIN or end in met]
+    near = (
+        f", and near the twin if its squared error to the twin is below {100 * NEAR:g} % of the "
+        "squared distance between the two: then noise hides the faint twin"
+    )
     width = (PAGE - SHIFT - 0.1 - BETWEEN * (len(chains) - 1)) / len(chains)
     high = BAR * len(attacks)
-    title = "Twin data: another image with the same gradient (R-GAP Figure 5)"
-    footer = _footer(content, known, scale)
-    with drawing(title, footer, panels + PANEL_HEAD + high + 0.4) as page:
+    footer = (
+        f"Network of the pictures: {content.name(chains[0])}. The twin is the image times μ̃/μ. "
+        f"Lower row: values stretched linearly so that percentiles {SPAN[0]} and {SPAN[1]} are the "
+        f"original's. An answer is at the real image if its MSE is at most {INVISIBLE:g}, else at "
+        f"the twin if its distance to the twin is at most {AT_TWIN:g} of the twin's norm"
+        f"{near if NEAR_TWIN in met else ''}. {content.describe(scale)}"
+    )
+    with drawing(words["title"], footer, panels + PANEL_HEAD + high + 0.4) as page:
         _pictures(page, grid, content, columns)
         for place, chain in enumerate(chains):
             left = SHIFT + place * (width + BETWEEN)
@@ -55,29 +67,11 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
             _bars(axes, counts, [] if place else list(attacks.values()))
             title = f"{content.name(chain)}, {diagrams.index_words(chain)}"
             axes.set_title(title, loc="left", pad=3)
-        _legend(page, panels + 0.12, known)
+        page.text(EDGE, panels + 0.12, "Where they end:", weight="bold", va="center")
+        for place, end in enumerate(known):
+            axes = page.swatch(SHIFT + 1.05 * place, panels + 0.12, end, fontsize=6.5)
+            axes.bar(0.5, 1, 1, edgecolor=GREY, linewidth=0.4, clip_on=False, **LOOKS[end])
     return page.figure
-
-
-def _known_ends(content: Content) -> list[str]:
-    """Ends listed in the legend: all but the one near the twin if nothing reaches it."""
-    pairs = ((chain.name, attack) for chain in content.chains for attack in content.attacks)
-    met = {end for pair in pairs for end in _ends(content.panel(*pair), chosen=False)}
-    return [end for end in ENDS if end != NEAR_TWIN or end in met]
-
-
-def _footer(content: Content, known: list[str], scale: str) -> str:
-    near = (
-        f", and near the twin if its squared error to the twin is below {100 * NEAR:g} % of the "
-        "squared distance between the two: then noise hides the faint twin"
-    )
-    return (
-        f"Network of the pictures: {content.name(content.chains[0])}. The twin is the image times "
-        f"μ̃/μ. Lower row: values stretched linearly so that percentiles {SPAN[0]} and {SPAN[1]} "
-        "are the original's. An answer is at the real image if its MSE is at most "
-        f"{INVISIBLE:g}, else at the twin if its distance to the twin is at most {AT_TWIN:g} of "
-        f"the twin's norm{near if NEAR_TWIN in known else ''}. {content.describe(scale)}"
-    )
 
 
 def _columns(content: Content, model: str) -> list[tuple[str, Answer | None]]:
@@ -85,10 +79,8 @@ def _columns(content: Content, model: str) -> list[tuple[str, Answer | None]]:
     found = []
     for attack, heading in content.attacks.items():
         panel = content.panel(model, attack)
-        twins = _has_twins(panel)
-        found.append((f"{heading},\nits choice" if twins else heading, panel.answer(SHOWN)))
-        if twins:
-            found.append((f"{heading},\nthe other root", panel.answer(SHOWN, answer=1)))
+        roots = (",\nits choice", ",\nthe other root") if _has_twins(panel) else ("",)
+        found += [(heading + root, panel.answer(SHOWN, k)) for k, root in enumerate(roots)]
     return found
 
 
@@ -98,9 +90,9 @@ def _pictures(
     original = content.originals.inputs(SHOWN)[0]
     grid.label(page, ["As it is", "Stretched"])
     grid.head(page, ["Original", *(heading for heading, _ in columns)])
-    for top, words in zip(grid.tops, ("real image", "twin"), strict=True):
-        style: dict[str, Any] = {"fontsize": SMALL, "color": GREY, "va": "center"}
-        page.text(EDGE, top + grid.side + 0.075, f"MSE to the {words}:", **style)
+    for top, words in zip(grid.tops, ("MSE to the real image:", "MSE to the twin:"), strict=True):
+        low = top + grid.side + 0.075
+        page.text(EDGE, low, words, fontsize=SMALL, color=GREY, va="center")
     cells = {(row, 0): content.original(SHOWN) for row in (0, 1)}
     for column, (_, answer) in enumerate(columns, start=1):
         cells[0, column] = cells[1, column] = content.cell(answer, caption(answer))
@@ -152,20 +144,11 @@ def _bars(axes: Axes, counts: Sequence[Sequence[int]], labels: Sequence[str]) ->
         place = range(len(counts)), shares[:, column], 0.68, lefts[:, column]
         bars = axes.barh(*place, edgecolor=GREY, linewidth=0.4, **look)
         said = [str(count) if count else "" for count in table[:, column]]
-        style: dict[str, Any] = {"color": "white" if end == ENDS[0] else "black"}
-        if end == "failed":
-            style["bbox"] = {"facecolor": "white", "lw": 0, "pad": 1}
-        axes.bar_label(bars, said, label_type="center", fontsize=SMALL, **style)
+        colour = "white" if end == ENDS[0] else "black"
+        box = {"facecolor": "white", "lw": 0, "pad": 1} if end == "failed" else None
+        axes.bar_label(bars, said, label_type="center", fontsize=SMALL, color=colour, bbox=box)
     axes.set(xlim=(0, 1), ylim=(len(counts) - 0.5, -0.5), yticks=range(len(counts)))
     axes.set_yticklabels([label.replace("\n", " ") for label in labels])
     axes.set_xticks((0, 0.25, 0.5, 0.75, 1), ("0", "25", "50", "75", "100"))
     axes.grid(False, axis="y")
     axes.set_xlabel("share of answers in %, all images and starts")
-
-
-def _legend(page: Page, top: float, known: Sequence[str]) -> None:
-    page.text(EDGE, top, "Where they end:", weight="bold", va="center")
-    for place, end in enumerate(known):
-        left = SHIFT + 1.05 * place
-        axes = page.swatch(left, top, end, width=0.16, fontsize=6.5)
-        axes.bar(0.5, 1, 1, edgecolor=GREY, linewidth=0.4, clip_on=False, **LOOKS[end])

@@ -1,13 +1,12 @@
 """R-GAP Figure 4 as numbers: RA-i, accuracy and reconstruction error of ResNets."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from gradleak.claims.statistics import bootstrap_mean, wilson, z_value
-from gradleak.runtime.tidy import NOTHING, Row, cell, frame, read_all
+from gradleak.runtime.tidy import NOTHING, Given, Row, cell, frame, read_all, working
 from gradleak.runtime.tidy import TABLES as TABLE_COLUMNS
 
 Labels = Mapping[str, str]
@@ -17,11 +16,7 @@ ERRORS = ("mse", "mse_input", "psnr", "ssim")
 
 
 def table(
-    scores: pd.DataFrame,
-    trained: pd.DataFrame,
-    rank: pd.DataFrame,
-    words: Mapping[str, Labels],
-    **case: str,
+    scores: pd.DataFrame, trained: pd.DataFrame, rank: pd.DataFrame, words: Given, **case: str
 ) -> pd.DataFrame:
     """Tidy table: rows are networks, the first of which has all its skips.
 
@@ -37,7 +32,7 @@ def table(
     """
     networks = words["networks"]
     rows = [*_counts(rank, networks), *_accuracies(trained, networks)]
-    rows += _errors(scores, networks, words["columns"])
+    rows += _errors(working(scores), networks, words["columns"])
     return frame(rows, [*TABLE_COLUMNS, "model"], **case)
 
 
@@ -62,14 +57,11 @@ def _accuracies(trained: pd.DataFrame, networks: Labels) -> Iterator[Row]:
         yield cell(head, "accuracy", accuracy, told, wilson(accuracy, tested), counts)
         variance = sum(p * (1 - p) / n for p, n in (base, (accuracy, tested)))
         width = z_value(LEVEL) * np.sqrt(variance)
-        change = accuracy - base[0]
-        interval, note = (change - width, change + width), f"against the first network; {told}"
-        yield cell(head, "accuracy_change", change, note, interval, counts)
+        change, note = accuracy - base[0], f"against the first network; {told}"
+        yield cell(head, "accuracy_change", change, note, (change - width, change + width), counts)
 
 
 def _errors(scores: pd.DataFrame, networks: Labels, columns: Labels) -> Iterator[Row]:
-    values = pd.to_numeric(scores["value"], errors="coerce")
-    scores = scores.assign(value=values.where(scores["status"] == "ok"))
     for result, column in columns.items():
         base: pd.Series | None = None
         for model, row in networks.items():
@@ -100,7 +92,7 @@ def _spreads(tried: pd.Series, base: pd.Series) -> Iterator[tuple[str, float, st
     yield "sd_ratio", float(own[1] / other[1]), "standard deviation over the first network's"
 
 
-def make(files: Mapping[str, Any], words: Mapping[str, Any], case: Labels) -> pd.DataFrame:
+def make(files: Given, words: Given, case: Labels) -> pd.DataFrame:
     """Make the table from files: ``scores``, ``trained`` and ``rank``; `words` as in `table`."""
     scores, trained, rank = (read_all(files[k]) for k in ("scores", "trained", "rank"))
     return table(scores, trained, rank, words, **case)

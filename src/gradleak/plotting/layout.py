@@ -1,8 +1,9 @@
-"""A page measured in inches, and grids of pictures on it."""
+"""A page measured in inches, grids of pictures on it, and marks for missing ones."""
 
 from __future__ import annotations
 
 import itertools
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.transforms import Affine2D, ScaledTranslation
+from matplotlib.collections import LineCollection
+from matplotlib.patches import Rectangle
+from matplotlib.transforms import Affine2D, ScaledTranslation, Transform
 
-from gradleak.plotting.placeholders import Notes, mark
 from gradleak.plotting.style import GREY, GRID, LEAST, PAGE, RED, new, styled
 
 # Points from an image's edge to the baseline of each line under it, and its font size.
@@ -28,6 +31,8 @@ LETTER, LINE, PART = 0.6 * LEAST / 72, 1.2 * LEAST / 72, 0.8
 FEWEST, MOST_LINES = 8, 4
 MIDDLE: dict[str, Any] = {"ha": "center", "va": "center"}
 MOST_PIXELS = 224  # of a picture's side, the limit of visible detail
+Box = tuple[float, float, float, float]  # left, lower, right, upper edge
+NUMBER = re.compile(r"(?<![\w.])[-\N{MINUS SIGN}]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?!\w)")
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,8 @@ class Page:
 
     def small(self, top: float, words: Sequence[str]) -> None:
         """Write lines of the footer."""
-        style: dict[str, Any] = {"va": "top", "fontsize": SMALL, "linespacing": 1.35}
-        self.text(EDGE, top, "\n".join(words), color=GREY, **style)
+        said = "\n".join(words)
+        self.text(EDGE, top, said, color=GREY, va="top", fontsize=SMALL, linespacing=1.35)
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
         """Add axes that fill a box."""
@@ -113,6 +118,11 @@ class Page:
         axes.axis("off")
         self.text(left + width + 0.05, middle, name, va="center", fontsize=fontsize)
         return axes
+
+    def legend(self, lines: Mapping[str, Artist], left: float, top: float, **style: Any) -> None:
+        """Draw a legend of `lines` by label, at a place on the page."""
+        style |= {"bbox_to_anchor": (left, top), "bbox_transform": self.inches, "borderaxespad": 0}
+        self.figure.legend(lines.values(), lines, **style)
 
     def lack(self, axes: Axes, reason: str) -> None:
         """Mark a frame with the reason for its missing image, in full or short with a note."""
@@ -227,13 +237,9 @@ def under(axes: Axes, *lines: str) -> None:
     """Write up to three lines under a picture, the first in black."""
     for place, words in enumerate(lines):
         drop, size = LINES[place]
-        at: dict[str, Any] = {
-            "xycoords": "axes fraction",
-            "textcoords": "offset points",
-            "ha": "center",
-        }
-        colour = GREY if place else "black"
-        axes.annotate(words, (0.5, 0.0), (0.0, drop), fontsize=size, color=colour, **at)
+        at: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points"}
+        at |= {"ha": "center", "fontsize": size, "color": GREY if place else "black"}
+        axes.annotate(words, (0.5, 0.0), (0.0, drop), **at)
 
 
 def displayed(image: np.ndarray) -> np.ndarray:
@@ -253,3 +259,61 @@ def _areas(count: int, side: int) -> np.ndarray:
     low = np.maximum(edges[:-1, None], np.arange(count))
     high = np.minimum(edges[1:, None], np.arange(1, count + 1))
     return np.asarray(np.clip(high - low, 0.0, None) * (side / count))
+
+
+def mark(axes: Axes, boxes: Sequence[Box] = ((0, 0, 1, 1),), data: bool = False) -> None:
+    """Mark missing images with a cross on grey, all over the axes or in `boxes`.
+
+    Boxes are fractions of the axes, or in units of the `data`.
+    """
+    where: Transform = axes.transData if data else axes.transAxes
+    strokes = []
+    for left, low, right, high in boxes:
+        box = Rectangle((left, low), right - left, high - low, facecolor=GRID, lw=0)
+        box.set(transform=where, zorder=int(data))
+        axes.add_patch(box)
+        strokes += [[(left, low), (right, high)], [(left, high), (right, low)]]
+    lines = LineCollection(strokes, colors=GREY, linewidths=0.3, transform=where, zorder=1)
+    axes.add_collection(lines, autolim=False)
+
+
+class Notes:
+    """Distinct reasons of a figure; those that differ only in numbers are merged."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[list[str]]] = {}
+
+    def short(self, reason: str, letters: int, lines: int = 1, other: str = "no image") -> str:
+        """Shorten a reason to `lines` of `letters` each, adding a note if it does not fit.
+
+        The short form is then its first clause, or `other`, with the note's number.
+        """
+
+        def fits(words: str) -> bool:
+            broken = textwrap.wrap(words, letters, break_long_words=False)
+            return len(broken) <= lines and all(len(line) <= letters for line in broken)
+
+        if fits(reason):
+            return reason
+        number = self._number(reason)
+        clause = f"{re.split(r'[,;:.] ', reason)[0]} ({number})"
+        return clause if fits(clause) else f"{other} ({number})"
+
+    def _number(self, reason: str) -> int:
+        form = NUMBER.sub("#", reason.replace("#", "number"))
+        self._values.setdefault(form, []).append(NUMBER.findall(reason))
+        return list(self._values).index(form) + 1
+
+    def words(self) -> str:
+        """Return all notes, with ranges for numbers that differ."""
+        said = []
+        for number, (form, values) in enumerate(self._values.items(), start=1):
+            ranges = iter([_range(column) for column in zip(*values, strict=True)])
+            text = re.sub("#", lambda _, ranges=ranges: next(ranges), form)  # type: ignore[misc]
+            said.append(f"({number}) {text.rstrip('.')}.")
+        return f"Reasons: {' '.join(said)}" if said else ""
+
+
+def _range(values: Sequence[str]) -> str:
+    each = sorted(set(values), key=lambda value: float(value.replace("\N{MINUS SIGN}", "-")))
+    return each[0] if len(each) == 1 else f"{each[0]} to {each[-1]}"

@@ -1,5 +1,7 @@
 """Read originals, reconstructions and their scores for figures."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,9 @@ from gradleak.attacks import reconstructions
 from gradleak.data import targets
 from gradleak.data.targets import TargetSet
 from gradleak.errors import ArtifactError
+from gradleak.models.chain import Chain
+from gradleak.plotting.layout import Cell
+from gradleak.plotting.wording import caption, described, precision, typical
 from gradleak.runtime.artifacts import again, opened, read_csv
 from gradleak.scoring.metrics.image import assignment
 
@@ -73,9 +78,8 @@ class Panel:
 
     def record(self, batch: int, answer: int = 0) -> Mapping[str, Any] | None:
         """Stored record of a reconstruction; None if the attack was not run."""
-        place, keys = (self.model, SEED, batch, answer), ("model", "seed", "batch", "answer")
-        runs = self.stored.runs
-        return next((run for run in runs if tuple(run[key] for key in keys) == place), None)
+        place = {"model": self.model, "seed": SEED, "batch": batch, "answer": answer}
+        return next((run for run in self.stored.runs if place.items() <= run.items()), None)
 
     def reason(self, batch: int) -> str:
         """Reason why a batch has no images; empty if it has."""
@@ -86,8 +90,7 @@ class Panel:
 
     def says(self, key: str, batch: int) -> bool:
         """True if the record of a batch has a `key`, such as ``partial`` or ``classes``."""
-        entry = self.record(batch)
-        return entry is not None and bool(entry.get(key))
+        return bool((self.record(batch) or {}).get(key))
 
     def answer(self, batch: int, answer: int = 0) -> Answer | None:
         """Reconstruction of a batch; None if the attack was not run or has fewer answers."""
@@ -135,6 +138,10 @@ class Panel:
         """Rows of the attack's own choices, under all seeds."""
         return self.table[self.table["answer"] == 0]
 
+    def works(self, metric: str) -> pd.Series:
+        """Metric of the attack's own choices, NaN for failed runs."""
+        return self.chosen[metric].where(self.chosen["status"] == "ok")
+
     def values(self, batch: int) -> pd.DataFrame:
         """Row of metrics for each original of a batch, NaN if missing."""
         rows, indices = self._rows(batch).set_index("index"), self.targets.indices[batch]
@@ -150,7 +157,7 @@ def read(files: Mapping[str, Any], words: Mapping[str, Any]) -> list[Panel]:
     entries = words.get("panels", ())
     each = zip(entries, files["targets"], files["reconstructions"], files["scores"], strict=True)
     if not entries:
-        raise nothing()
+        raise _nothing()
     sets = {path: targets.read(path) for path in dict.fromkeys(files["targets"])}
     return [
         _panel(e["title"], sets[chosen], Stored(found), e["model"], read_scores(score), score)
@@ -158,21 +165,7 @@ def read(files: Mapping[str, Any], words: Mapping[str, Any]) -> list[Panel]:
     ]
 
 
-def read_all(files: Mapping[str, Any]) -> dict[tuple[str, str, str], Panel]:
-    """Read panels by network, attack and defence; `ArtifactError` if there are none, or damaged."""
-    originals, panels = targets.read(files["targets"]), {}
-    for found, score in zip(files["reconstructions"], files["scores"], strict=True):
-        stored, scores = Stored(found), read_scores(score)
-        for place, _ in scores.groupby(["model", "attack", "defence"], sort=False):
-            model, attack, defence = map(str, place)
-            panels[model, attack, defence] = _panel("", originals, stored, model, scores, score)
-    if not panels:
-        raise nothing()
-    return panels
-
-
-def nothing() -> ArtifactError:
-    """Error for a figure without panels."""
+def _nothing() -> ArtifactError:
     return ArtifactError(
         "Nothing to draw; name models and attacks of the figure in the experiments of config.yaml."
     )
@@ -210,11 +203,6 @@ def wide(scores: pd.DataFrame) -> pd.DataFrame:
     return facts.merge(values.reset_index(), on=PLACE, how="left")
 
 
-def precision(tables: Iterable[pd.DataFrame]) -> str:
-    """Describe the precision of the gradients."""
-    return " and ".join(sorted({name for table in tables for name in table["precision"]}))
-
-
 def median(table: pd.DataFrame) -> float:
     """Median MSE over runs; failed runs rank last, so it may be infinite."""
     if table.empty:
@@ -233,3 +221,98 @@ def ranked(values: Iterable[float]) -> list[int]:
     """Positions with a value, best first; ties in order."""
     array = np.array(list(values), dtype=float)
     return [int(k) for k in np.argsort(-array, kind="stable") if np.isfinite(array[k])]
+
+
+@dataclass(frozen=True)
+class Content:
+    """Content of a figure of single images."""
+
+    originals: TargetSet  # images under attack
+    panels: Mapping[tuple[str, str, str], Panel]  # by network, attack and defence
+    chains: list[Chain]  # in the figure's order
+    attacks: Mapping[str, str]  # headings of attacks in the figure's order
+    names: Mapping[str, str]  # labels of networks
+    note: str  # information on the attacks for the reader
+
+    @staticmethod
+    def read(files: Mapping[str, Any], words: Mapping[str, Any]) -> Content:
+        """Read ``targets``, ``reconstructions`` and ``scores``.
+
+        `words` has ``chains`` (descriptions of the networks), their ``names``, ``attacks`` with
+        headings, and ``note``. Raises `ArtifactError` if there is no panel, or a file is damaged.
+        """
+        originals, panels = targets.read(files["targets"]), {}
+        for found, path in zip(files["reconstructions"], files["scores"], strict=True):
+            stored, scores = Stored(found), read_scores(path)
+            for place, _ in scores.groupby(["model", "attack", "defence"], sort=False):
+                model, attack, defence = map(str, place)
+                panels[model, attack, defence] = _panel("", originals, stored, model, scores, path)
+        if not panels:
+            raise _nothing()
+        chains = [Chain.from_description(entry) for entry in words.get("chains", [])]
+        more = words["attacks"], words.get("names", {}), words.get("note", "")
+        return Content(originals, panels, chains, *more)
+
+    def name(self, chain: Chain) -> str:
+        """Label of a network in the figure."""
+        return self.names.get(chain.name, chain.name)
+
+    def panel(self, model: str, attack: str, defence: str = "none") -> Panel:
+        """Return one attack on one network; raise `ArtifactError` if it is missing."""
+        found = self.panels.get((model, attack, defence))
+        if found is None:
+            raise ArtifactError(
+                f"The scores hold no {attack} of {model} under {defence}; name it in the attacks "
+                "of the experiment in config.yaml, or delete their files and ask Snakemake for "
+                "them again."
+            )
+        return found
+
+    def table(self, *attacks: str) -> pd.DataFrame:
+        """Scores of some attacks, by default all, on all networks."""
+        found = [p.table for key, p in self.panels.items() if key[1] in attacks or not attacks]
+        if not found:
+            raise ArtifactError(
+                f"The scores hold no {attacks[0]}; name it in the attacks of the experiment in "
+                "config.yaml."
+            )
+        return pd.concat(found, ignore_index=True)
+
+    def shared(self) -> int:
+        """Number of leading batches on which every attack of the figure was run."""
+        return min(self.table(attack)["batch"].nunique() for attack in self.attacks)
+
+    def original(self, batch: int, *words: str) -> Cell:
+        """First image of a batch."""
+        return Cell(self.originals.images[batch, 0] / 255.0, words)
+
+    def cell(self, answer: Answer | None, *words: str, image: int = 0) -> Cell:
+        """One reconstructed image, or the reason why it is missing."""
+        if answer is None:
+            return Cell(None, words, "not run")
+        if not answer.ok:
+            return Cell(None, words, answer.reason)
+        return Cell(self.originals.pixels(answer.images[image]), words)
+
+    def typical(self, panel: Panel, batch: int) -> Cell:
+        """Reconstruction with its MSE, and the median over all images."""
+        found = panel.answer(batch)
+        return self.cell(found, caption(found), typical(median(panel.chosen)))
+
+    def describe(self, scale: str) -> str:
+        """Describe the runs of a figure: images, scale, precision, and number per attack."""
+        one, more = ("image", "images") if self.originals.size == 1 else ("batch", "batches")
+        counts = []
+        for attack, name in self.attacks.items():
+            rows = self.table(attack)
+            others = rows[rows["kind"].str.startswith("start") & (rows["answer"] > 0)]
+            starts, batches = 1 + others["answer"].nunique(), rows["batch"].nunique()
+            many = f", {starts} starts" if starts > 1 else ""
+            counts.append(f"{name}: {batches} {one if batches == 1 else more}{many}")
+        low, high = self.originals.offset, 1 + self.originals.offset
+        return (
+            f"{self.note} Runs: {'; '.join(counts)}. A failed run counts as worst. MSE on inputs "
+            f"in [{low:g}, {high:g}]; pictures are clipped to that range. Images: "
+            f"{described(self.originals)}; scale {scale}; gradients in "
+            f"{precision([self.table()])}."
+        )

@@ -74,12 +74,9 @@ def save(figure: Figure, pdf: str | os.PathLike[str]) -> None:
 
     Raises `ArtifactError` if a file cannot be written; no partial file is left.
     """
-    target = Path(pdf)
-    with styled():
-        with atomic(target) as temporary:
-            figure.savefig(temporary, format="pdf", metadata={"CreationDate": None})
-        with atomic(target.with_suffix(".png")) as temporary:
-            figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
+    for form, unset in (("pdf", "CreationDate"), ("png", "Software")):
+        with styled(), atomic(Path(pdf).with_suffix(f".{form}")) as temporary:
+            figure.savefig(temporary, format=form, dpi=DPI, metadata={unset: None})
 
 
 def number(value: float) -> str:

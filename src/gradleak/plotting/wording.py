@@ -1,13 +1,18 @@
 """Text of figures: numbers, classes, and descriptions of images and runs."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from gradleak.data.targets import TargetSet
-from gradleak.plotting.reader import Answer, Panel, precision
 from gradleak.plotting.style import number
+
+if TYPE_CHECKING:
+    from gradleak.plotting.reader import Answer, Panel
 
 MINUS = "\N{MINUS SIGN}"
 FAILED = " \N{MULTIPLICATION SIGN}: the run failed, as far as the attacker can tell."
@@ -116,6 +121,11 @@ def counted(originals: TargetSet, batch: int | None, drawn: str) -> str:
     said += " a batch" if batch is None else f" (batch {batch})"
     said += _enlarged(originals) + (f", {drawn}" if drawn else "")
     return f"{said}; {_origin(originals)}" if is_embedded(originals) else said
+
+
+def precision(tables: Iterable[pd.DataFrame]) -> str:
+    """Describe the precision of the gradients."""
+    return " and ".join(sorted({name for table in tables for name in table["precision"]}))
 
 
 def footer(

@@ -17,7 +17,7 @@ import re
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,15 +67,19 @@ def atomic(path: FilePath) -> Iterator[Path]:
             os.fsync(written.fileno())
         temporary.replace(target)
     except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ArtifactError(
-            f"Cannot write {target}: {reason}; free space or choose a folder you may write to."
-        ) from error
+        raise unusable("write", target, error) from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
         if handle is not None:
             os.close(handle)
+
+
+def unusable(verb: str, target: FilePath, error: Exception) -> ArtifactError:
+    """Error that says what cannot be done with a file, and why."""
+    reason = getattr(error, "strerror", None) or str(error)
+    remedy = "free space or choose a folder you may write to"
+    return ArtifactError(f"Cannot {verb} {target}: {reason}; {remedy}.")
 
 
 def _claimed(target: Path) -> tuple[int, Path]:
@@ -102,16 +106,10 @@ def remove_abandoned(target: Path) -> list[Path]:
     pattern = re.compile(rf"\.{re.escape(target.stem)}\.[a-z0-9_]{{8}}{re.escape(target.suffix)}")
     removed = []
     for path in sorted(path for path in target.parent.iterdir() if pattern.fullmatch(path.name)):
-        try:
-            handle = os.open(path, os.O_RDWR)
-        except OSError:
-            continue
-        try:
-            if _lock(handle):
+        with suppress(OSError), path.open("r+b") as file:
+            if _lock(file.fileno()):
                 path.unlink(missing_ok=True)
                 removed.append(path)
-        finally:
-            os.close(handle)
     return removed
 
 
@@ -132,7 +130,7 @@ def _array_sum(array: np.ndarray) -> int:
     return zlib.crc32(array.reshape(-1).view(np.uint8).data, zlib.crc32(kind))
 
 
-def _own_sum(metadata: Mapping[str, Any]) -> int:
+def _own_sum(metadata: Record) -> int:
     return zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
 
 
@@ -256,12 +254,12 @@ def write_csv(path: FilePath, frame: pd.DataFrame, *, check: bool = False) -> No
     column lets `read_csv` detect a damaged table.
     """
     text = _mapped(frame, as_text).to_csv(index=False, float_format="%.10g", lineterminator="\n")
-    _write(path, text, check)
+    _write(path, with_check(text) if check else text)
 
 
-def _write(path: FilePath, table: str, check: bool) -> None:
+def _write(path: FilePath, text: str) -> None:
     with atomic(path) as temporary:
-        temporary.write_bytes((with_check(table) if check else table).encode())
+        temporary.write_bytes(text.encode())
 
 
 def _mapped(frame: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
@@ -286,7 +284,7 @@ def write_rows(
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows({key: _cell(row[key]) for key in columns} for row in rows)
-    _write(path, out.getvalue(), check)
+    _write(path, with_check(out.getvalue()) if check else out.getvalue())
 
 
 def _cell(value: Any) -> Any:
@@ -308,7 +306,6 @@ def read_csv(path: FilePath, columns: Sequence[str] = (), **options: Any) -> pd.
     return _mapped(frame, as_written)
 
 
-def write_json(path: FilePath, content: Mapping[str, Any]) -> None:
+def write_json(path: FilePath, content: Record) -> None:
     """Write a small record as indented JSON."""
-    with atomic(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    _write(path, json.dumps(content, indent=2, sort_keys=True) + "\n")

@@ -99,9 +99,8 @@ class _Words(ast.NodeTransformer):
         self.order: list[str] = []
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        """Visit children; a block that is left empty becomes `pass`."""
         super().generic_visit(node)
-        if getattr(node, "body", None) == []:
+        if getattr(node, "body", None) == []:  # left empty
             node.body = [ast.Pass()]  # type: ignore[attr-defined]
         return node
 
@@ -111,13 +110,11 @@ class _Words(ast.NodeTransformer):
     visit_ImportFrom = visit_Import
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
-        """Keep the exception's type, without its arguments."""
         if isinstance(node.exc, ast.Call):
-            node.exc = node.exc.func
+            node.exc = node.exc.func  # the type, without arguments
         return self.generic_visit(node)
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        """Keep the condition, without the message."""
         node.msg = None
         return self.generic_visit(node)
 
@@ -132,7 +129,6 @@ class _Words(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        """Number the names that are imported from this package."""
         if node.id in self._names:
             if node.id not in self.order:
                 self.order.append(node.id)

@@ -10,9 +10,9 @@ from typing import Any
 
 import threadpoolctl
 
-from gradleak.errors import ArtifactError, GradleakError, MemoryShortage
+from gradleak.errors import GradleakError, MemoryShortage
 from gradleak.runtime import job_records, progress, signals
-from gradleak.runtime.artifacts import DISK
+from gradleak.runtime.artifacts import DISK, unusable
 from gradleak.runtime.malloc import available_mib, is_shortage, keep_freed_memory
 
 # Variables that libraries read on loading; Snakemake sets the same.
@@ -93,10 +93,7 @@ def _handler(path: Path) -> logging.Handler:
         path.parent.mkdir(parents=True, exist_ok=True)
         handler = Log(path, mode="w", encoding="utf-8")
     except OSError as error:
-        raise ArtifactError(
-            f"Cannot write {path}: {error.strerror}; free space or choose a folder you may write "
-            f"to."
-        ) from error
+        raise unusable("write", path, error) from error
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     return handler
 
@@ -126,8 +123,5 @@ def _known(snakemake: Any, error: Exception) -> GradleakError | None:
             "there is), take a smaller scale, or raise the limit that was set."
         )
     if isinstance(error, OSError) and error.errno in DISK:
-        return ArtifactError(
-            f"Cannot use {error.filename or 'a file of this job'}: {error.strerror}; free space or "
-            "choose a folder you may write to."
-        )
+        return unusable("use", error.filename or "a file of this job", error)
     return None

@@ -148,15 +148,6 @@ def jobs(folder: Path) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _plain(value: Any) -> Any:
-    """Convert a parameter of a rule to a JSON value."""
-    if isinstance(value, dict):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
 def write(snakemake: Any) -> None:
     """Write the sidecar of each output of a job that has just succeeded."""
     sums = {str(path): checksum(path) for path in snakemake.output}
@@ -168,7 +159,7 @@ def write(snakemake: Any) -> None:
         "scale": snakemake.config.get("scale"),
         "wildcards": dict(snakemake.wildcards.items()),
         "input": sorted(str(path) for path in snakemake.input),
-        "params": {key: _plain(value) for key, value in snakemake.params.items()},
+        "params": json.loads(json.dumps(dict(snakemake.params.items()), default=str)),
         "threads": snakemake.threads,
         "versions": {"python": platform.python_version(), **versions()},
         **commit(),

@@ -3,7 +3,6 @@
 import ctypes
 import errno
 import re
-import sys
 
 import psutil
 
@@ -24,8 +23,6 @@ def keep_freed_memory() -> bool:
     Returning blocks and getting zeroed pages again takes 30 % of the time of DLG on R-GAP's Figure
     2, 40 % of Inverting Gradients on 100 MNIST images.
     """
-    if not sys.platform.startswith("linux"):
-        return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

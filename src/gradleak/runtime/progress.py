@@ -121,7 +121,6 @@ class _Display:
         self._started = self._line_due = self._furthest = 0.0
 
     def begin(self, loop: Progress) -> None:
-        """Enter a loop."""
         self._loops.append(loop)
         if len(self._loops) == 1:
             self._started, self._furthest = time.monotonic(), 0.0

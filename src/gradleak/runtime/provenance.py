@@ -10,9 +10,8 @@ import hashlib
 import json
 import os
 import platform
-import sys
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -58,16 +57,12 @@ class _Sources:
     """
 
     def __init__(self, folder: Path) -> None:
-        version = ".".join(map(str, sys.version_info[:3]))
-        self._file = folder / f"provenance-{version}.json"
+        self._file = folder / f"provenance-{platform.python_version()}.json"
         # Another digest algorithm gives other keys.
         self._way = Path(code_digest.__file__).read_bytes()
-        self._known: dict[str, list[Any]] | None = None
 
     def read(self, path: Path) -> Source:
         """Digest of a module, and the names of this package that it uses."""
-        if self._known is None:
-            self._known = self._load()
         content = path.read_bytes()
         key = hashlib.sha256(self._way + content).hexdigest()
         if key not in self._known:
@@ -77,7 +72,8 @@ class _Sources:
         digest, imports = self._known[key]
         return Source(digest, tuple(Imported(*entry) for entry in imports))
 
-    def _load(self) -> dict[str, list[Any]]:
+    @cached_property
+    def _known(self) -> dict[str, list[Any]]:
         try:
             found: dict[str, list[Any]] = json.loads(self._file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -144,14 +140,11 @@ def code_hash(*modules: str, script: Path | None = None) -> str:
     It is taken over the sorted digests of everything that runs: `modules` of this project
     (ValueError for any other) with their dependencies, and a `script` without them.
     """
-    names: set[str] = set()
     for module in modules:
         if module_path(module) is None:
             raise ValueError(f"{module} is not a module of this project.")
-        names.update(dependencies(module))
-    paths = [path for name in names - TELLING - {PACKAGE} if (path := module_path(name))]
-    if script is not None:
-        paths.append(script)
+    names = {name for module in modules for name in dependencies(module)} - TELLING - {PACKAGE}
+    paths = [*filter(None, map(module_path, names)), *([script] if script else [])]
     digests = sorted(_digest(path) for path in paths if _source(path).digest != EMPTY)
     return hashlib.sha256(";".join(digests).encode()).hexdigest()[:16]
 

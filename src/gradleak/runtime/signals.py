@@ -76,15 +76,6 @@ def clean_up_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def starter() -> psutil.Process | None:
-    """Find the Snakemake process that this one descends from; None if there is none."""
-    for process in psutil.Process().parents():
-        with suppress(psutil.Error):
-            if any(Path(word).name == "snakemake" for word in process.cmdline()):
-                return process
-    return None
-
-
 def alive(process: psutil.Process) -> bool:
     """Return whether a process runs; one that was killed and not yet waited for does not."""
     try:
@@ -103,6 +94,8 @@ def _watch(process: psutil.Process) -> None:
 
 def end_with_snakemake() -> None:
     """End this job, soon after its Snakemake was killed, as the next run would make it again."""
-    process = starter()
-    if process is not None:
-        threading.Thread(target=_watch, args=(process,), name="lifetime", daemon=True).start()
+    for process in psutil.Process().parents():
+        with suppress(psutil.Error):
+            if any(Path(word).name == "snakemake" for word in process.cmdline()):
+                threading.Thread(target=_watch, args=(process,), daemon=True).start()
+                return

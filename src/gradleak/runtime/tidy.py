@@ -50,6 +50,14 @@ def frame(rows: Iterable[Row], columns: Sequence[str], images: str, scale: str) 
     return found.reindex(columns=list(columns)).astype({"n": "Int64", "n_ok": "Int64"})
 
 
+def working(scores: pd.DataFrame) -> pd.DataFrame:
+    """Scores with NaN for values of failed runs."""
+    import pandas as pd
+
+    values = pd.to_numeric(scores["value"], errors="coerce")
+    return scores.assign(value=values.where(scores["status"] == "ok"))
+
+
 def finite(value: float) -> float:
     """Replace an infinite number by NaN."""
     return float(value) if np.isfinite(value) else np.nan
