@@ -1,5 +1,7 @@
 """Small networks for tests, what their clients share, and systems of single layers."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from hypothesis import strategies as st
@@ -125,3 +127,29 @@ def system(shape, seed=0, scale=1.0, masked=False, pinned=False):
     pins = generator.random(shape.unknowns) < 0.3 if pinned else None
     constraint = GradientConstraint(scale * delta, shape)
     return LayerSystem(Convolution(weight, shape), constraint, keep, pins)
+
+
+def padded_oracle(whole):
+    """[W; K; E] with every padded pixel an unknown, from the padded layer's own dense matrices."""
+    shape = whole.convolution.conv_shape
+    (down, across), (height, width) = shape.padding, shape.size
+    size = (height + 2 * down, width + 2 * across)
+    wide = replace(shape, padding=(0, 0), size=size)
+    delta = whole.gradient.delta.reshape(shape.filters, *shape.output)
+    inside = np.zeros((shape.channels, *size), dtype=bool)
+    inside[:, down : down + height, across : across + width] = True
+    own = Convolution(whole.convolution.weight, wide), GradientConstraint(delta, wide)
+    units = np.eye(inside.size)[~inside.ravel()]
+    return np.concatenate([*(one.dense() for one in own), units])
+
+
+def dense_rank(matrix):
+    """Rank of U, rows scaled to length 1, and whether the SVD leaves no doubt of it.
+
+    It errs by about 1e-14 of the largest value, so that one between 1e-12 and 1e-8 may be 0 or not.
+    """
+    lengths = np.linalg.norm(matrix, axis=1)
+    lengths[lengths <= 1e-13 * lengths.max(initial=0)] = np.inf
+    values = np.linalg.svdvals(matrix / lengths[:, None])
+    clear = not np.any((values > 1e-12 * values[0]) & (values < 1e-8 * values[0]))
+    return int(np.sum(values > 1e-10 * values[0])), clear

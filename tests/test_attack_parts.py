@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from chains import fully_connected, image, seen, view
-from gradleak.attacks.closed_form.last_layer import beginnings
+from gradleak.attacks.closed_form.fully_connected import beginnings
 from gradleak.attacks.closed_form.least_squares import LayerProblem, adam, square_sum
 from gradleak.attacks.closed_form.rgap import RGap
 from gradleak.attacks.label_inference import is_positive

@@ -5,14 +5,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from chains import conv_shapes
+from chains import conv_shapes, padded_oracle
 from chains import system as build
 from gradleak.errors import NumericsError
 from gradleak.operators import convolution as convolution_module
 from gradleak.operators import gram
 from gradleak.operators import system as system_module
-from gradleak.operators.convolution import Convolution
-from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.shape import ConvShape
 from gradleak.operators.system import LayerSystem
 
@@ -135,28 +133,6 @@ def test_rank_matches_singular_values(shape, seed, masked, scale):
     assert whole.rank == int(np.sum(values > 1e-10 * values[0]))
 
 
-def test_rank_of_the_second_layer_of_cnn6_d():
-    """3188 of 3468, where the sizes alone would allow 3380."""
-    assert build(ConvShape(12, 20, (3, 3), (2, 2), (1, 1), (17, 17)), 0, 1e-3).rank == 3188
-
-
-def padded_oracle(whole):
-    """[W; K; E] with every padded pixel an unknown, from the padded layer's own dense matrices."""
-    shape = whole.convolution.conv_shape
-    (down, across), (height, width) = shape.padding, shape.size
-    size = (height + 2 * down, width + 2 * across)
-    wide = ConvShape(shape.channels, shape.filters, shape.kernel, shape.stride, (0, 0), size)
-    delta = whole.gradient.delta.reshape(shape.filters, *shape.output)
-    inside = np.zeros((shape.channels, *size), dtype=bool)
-    inside[:, down : down + height, across : across + width] = True
-    weights, gradients = (
-        Convolution(whole.convolution.weight, wide),
-        GradientConstraint(delta, wide),
-    )
-    units = np.eye(inside.size)[~inside.ravel()]
-    return np.concatenate([weights.dense(), gradients.dense(), units])
-
-
 @pytest.mark.parametrize("shape", [GRAM, BLOCKS, DEFICIENT])
 def test_condition_number_with_padding_known_and_unknown(shape):
     whole = build(shape, 6, 0.1)
@@ -167,13 +143,15 @@ def test_condition_number_with_padding_known_and_unknown(shape):
         assert whole.condition(padding) == expected
 
 
-def test_paths():
+def test_paths_and_ranks():
     assert build(GRAM).path == "gram"
     assert build(BLOCKS).path == "blocks"
     assert build(BLOCKS, scale=1e-3).path == "gram"
     assert build(DEFICIENT).path == "gram"
     assert build(DEFICIENT).rank < DEFICIENT.unknowns
     assert build(BLOCKS, scale=1e-3).rank == BLOCKS.unknowns
+    # CNN6-d's second layer: 3188 of 3468, where the sizes alone would allow 3380.
+    assert build(ConvShape(12, 20, (3, 3), (2, 2), (1, 1), (17, 17)), 0, 1e-3).rank == 3188
 
 
 def test_conjugate_gradients_that_do_not_end_are_replaced(monkeypatch):
@@ -200,16 +178,16 @@ def test_a_matrix_that_is_not_quite_semidefinite_gets_more_damping():
 
 
 def test_what_cannot_be_solved_is_refused(monkeypatch):
-    whole = build(GRAM)
-    with pytest.raises(NumericsError, match="mask 'keep' must be"):
-        LayerSystem(whole.convolution, whole.gradient, np.ones(3, dtype=bool))
-    with pytest.raises(NumericsError, match="mask 'pinned' must be"):
-        LayerSystem(whole.convolution, whole.gradient, None, np.ones(whole.shape[1]))
-    with pytest.raises(NumericsError, match="padding is 'some'"):
-        whole.condition("some")
-    pinned = build(GRAM, pinned=True)
-    with pytest.raises(NumericsError, match="Padded pixels"):
-        pinned.condition("unknowns")
+    whole, pinned = build(GRAM), build(GRAM, pinned=True)
+    parts = whole.convolution, whole.gradient
+    for call, words in (
+        (lambda: LayerSystem(*parts, np.ones(3, dtype=bool)), "mask 'keep' must be"),
+        (lambda: LayerSystem(*parts, None, np.ones(whole.shape[1])), "mask 'pinned' must be"),
+        (lambda: whole.condition("some"), "padding is 'some'"),
+        (lambda: pinned.condition("unknowns"), "Padded pixels"),
+    ):
+        with pytest.raises(NumericsError, match=words):
+            call()
     monkeypatch.setattr(gram, "MATRIX_BYTES", 100)
     with pytest.raises(NumericsError, match="needs a matrix of"):
         whole.solve(np.zeros(whole.shape[0]))

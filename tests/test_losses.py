@@ -22,11 +22,6 @@ def test_value_and_derivative_are_those_of_pytorch(name):
         assert float(loss.derivative(mu)) == pytest.approx(slope.item(), abs=1e-14)
 
 
-def test_a_loss_that_is_not_known_is_not_taken_for_another():
-    with pytest.raises(ConfigError, match=r"loss: mse is not known; .* hinge\.$"):
-        mean_loss("mse", torch.zeros(1, 3), torch.zeros(1, dtype=torch.int64))
-
-
 @pytest.mark.parametrize("name", ["cross_entropy", *BINARY])
 def test_output_gradient_is_that_of_pytorch(name):
     labels = (0, 2) if name == "cross_entropy" else (-1, 1)
@@ -71,3 +66,8 @@ def test_the_turn_is_the_least_product():
 def test_impossible_products_are_refused(name, product, words):
     with pytest.raises(NumericsError, match=words):
         MarginLoss(name).margins(product)
+
+
+def test_a_loss_that_is_not_known_is_not_taken_for_another():
+    with pytest.raises(ConfigError, match=r"loss: mse is not known; .* hinge\.$"):
+        mean_loss("mse", torch.zeros(1, 3), torch.zeros(1, dtype=torch.int64))

@@ -21,6 +21,7 @@ from gradleak.servers.mkor import MkorServer
 from mkor_cases import CLASSES, NAIVE, OURS, PAIRED, batch, error, network, noisy, received, seen
 
 UNTOUCHED = MkorServer(classifier="untouched")
+ORDER, ABSENT, CROSS = [2, 0, 3, 1], [2, 0, 0, 2, 2, 3], "cross_entropy"
 FLAT = Chain("fc", (1, 8, 8), (LinearSpec(CLASSES),))
 
 
@@ -28,38 +29,43 @@ def counted(found):
     return dict(zip(found.classes, found.counts, strict=True))
 
 
-# --- Reconstruction ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("server", [NAIVE, PAIRED], ids=["naive", "paired"])
-def test_raw_logits_give_every_class_exactly(server):
-    """A strided network has regions of one pixel, so nothing but arithmetic is lost."""
-    chain, labels = network(), [2, 0, 3, 1]
+def given(server, labels, loss=CROSS, chain=None, **more):
+    """What a server sees of images of these labels, and the images."""
+    chain = chain or network()
     images = batch(chain, labels)
-    found = Mkor(native=4).run(seen(chain, server, images, labels, "raw_logits"), 0)
-    assert found.classes == (0, 1, 2, 3)
-    assert found.counts == (1, 1, 1, 1)
-    assert max(error(found, images, labels).values()) < 2e-4
+    return seen(chain, server, images, labels, loss, **more), images
 
 
-def test_float32_raw_logits_come_to_rounding():
-    chain, labels = network(), [2, 0, 3, 1]
-    images = batch(chain, labels)
-    view = seen(chain, NAIVE, images, labels, "raw_logits", "float32")
-    mse = np.mean((Mkor(native=4).run(view, 0).images - images[np.argsort(labels)]) ** 2)
-    assert -10 * np.log10(mse) > 120
+MEANS = [
+    # A strided network has regions of one pixel, so nothing but arithmetic is lost.
+    *((server, "raw_logits", "relu", ORDER, {}, 1.0, 2e-4) for server in (NAIVE, PAIRED)),
+    # Section 3.6: any slope of a Sigmoid.
+    (NAIVE.model_copy(update={"beta": 3.0}), "raw_logits", "sigmoid", ORDER, {}, 1.0, 1e-4),
+    *((server, CROSS, "relu", ABSENT, {"rows": "path"}, 1.0, 5e-3) for server in (NAIVE, PAIRED)),
+    *((each, CROSS, "relu", ABSENT, {"rows": "all"}, 1.0, 5e-3) for each in (NAIVE, PAIRED, OURS)),
+    (OURS, CROSS, "relu", [1] * 6, {"rows": "all"}, 1.0, 5e-3),
+    # Clipping costs raw logits nothing, and is told from absent classes.
+    (NAIVE, "raw_logits", "relu", ORDER, {}, 0.01, 2e-4),
+    (OURS, CROSS, "relu", [0, 0, 0, 1, 1, 2], {"rows": "all"}, 0.3, 5e-3),
+]
 
 
 @pytest.mark.parametrize(
-    ("server", "rows"),
-    [(NAIVE, "path"), (NAIVE, "all"), (PAIRED, "path"), (PAIRED, "all"), (OURS, "all")],
+    ("server", "loss", "activation", "labels", "options", "clip", "limit"), MEANS
 )
-def test_cross_entropy_with_an_absent_class_gives_class_means(server, rows):
-    chain, labels = network(), [2, 0, 0, 2, 2, 3]
-    images = batch(chain, labels)
-    found = Mkor(rows=rows, native=4).run(seen(chain, server, images, labels), 0)
+def test_classes_come_back_as_their_means(server, loss, activation, labels, options, clip, limit):
+    view, images = given(server, labels, loss, network(activation=activation))
+    for value in view.gradients.values():
+        value *= clip
+    found = Mkor(native=4, **options).run(view, 0)
     assert counted(found) == Counter(labels)
-    assert max(error(found, images, labels).values()) < 5e-3
+    assert max(error(found, images, labels).values()) < limit
+
+
+def test_float32_raw_logits_come_to_rounding():
+    view, images = given(NAIVE, ORDER, "raw_logits", precision="float32")
+    mse = np.mean((Mkor(native=4).run(view, 0).images - images[np.argsort(ORDER)]) ** 2)
+    assert -10 * np.log10(mse) > 120
 
 
 MANY = (9, 14, 6, 11, 3, 17, 8, 12)
@@ -73,10 +79,11 @@ def dark(chain, counts):
     return np.stack([np.where(owner == label, ink, 0.0) for label in labels]), labels
 
 
+ABSENT_OF_MANY = (0, 14, 9, 17, 4, 12, 11, 13)
+
+
 @pytest.mark.parametrize(
-    ("counts", "inverted"),
-    [(MANY, False), (MANY, True), ((0, 14, 9, 17, 4, 12, 11, 13), False)],
-    ids=["dark", "bright", "absent"],
+    ("counts", "inverted"), [(MANY, False), (MANY, True), (ABSENT_OF_MANY, False)]
 )
 def test_counts_are_right_where_a_gray_image_is_unlike_the_batch(counts, inverted):
     chain = Chain("fc", (1, 8, 8), (LinearSpec(len(counts)),))
@@ -103,28 +110,16 @@ def test_counts_of_digits():
         assert off.sum() <= most and sum(found.counts) == 100
 
 
-def test_noise_leaves_counts_to_a_gray_image():
+def test_noise_leaves_counts_to_a_gray_image_and_they_add_up_by_largest_remainder():
     values = np.array([2.4, 1.4, 3.2])
     assert is_needed(values, 7) and not is_needed(values, 9)
     assert not is_needed(np.array([2.1, 0.9, 4.0]), 7)
-
-
-def test_counts_add_up_by_largest_remainder():
     assert whole(np.array([2.6, -0.3, 3.9, 0.8]), 7).tolist() == [2, 0, 4, 1]
 
 
-def test_paths_of_an_untouched_classifier_are_refused():
-    chain, labels = network(), [0, 1, 2, 3]
-    with pytest.raises(NumericsError, match="set rows: all"):
-        Mkor().run(seen(chain, OURS, batch(chain, labels), labels), 0)
-
-
 def test_an_output_bias_gives_all_classes_but_one():
-    chain, labels = network(), [0, 1, 2, 3]
-    images = batch(chain, labels)
-    server = OURS.model_copy(update={"output_bias": 10.0})
-    found = Mkor(rows="all", native=4).run(seen(chain, server, images, labels), 0)
-    errors = error(found, images, labels)
+    view, images = given(OURS.model_copy(update={"output_bias": 10.0}), range(4))
+    errors = error(Mkor(rows="all", native=4).run(view, 0), images, range(4))
     assert max(errors[label] for label in (1, 2, 3)) < 2e-3
 
 
@@ -147,20 +142,15 @@ def test_neighbours_settle_the_open_direction_of_many_smooth_images():
     draw = np.random.default_rng(3)
     grid = np.linspace(0, 1, 16)
     # Two flat parts, parted by an edge that lies elsewhere in each image.
-    images = np.stack(
-        [
-            np.where(
-                grid[:, None] * np.cos(a) + grid[None] * np.sin(a) > r, *draw.permutation([lo, hi])
-            )
-            for a, r, lo, hi in draw.uniform([0, 0.2, 0, 0.8], [1.5, 1.1, 0.2, 1], (40, 4))
-        ]
-    )[:, None]
+    images = []
+    for a, r, lo, hi in draw.uniform([0, 0.2, 0, 0.8], [1.5, 1.1, 0.2, 1], (40, 4)):
+        beyond = grid[:, None] * np.cos(a) + grid[None] * np.sin(a) > r
+        images.append(np.where(beyond, *draw.permutation([lo, hi]))[None])
+    images = np.stack(images)
     view = seen(chain, OURS, images, labels)
-    errors = {
-        free: np.mean((Mkor(rows="all", free=free).run(view, 0).images - images) ** 2)
-        for free in ("median", "range")
-    }
-    assert errors["median"] < 0.5 * errors["range"]
+    found = (Mkor(rows="all", free=free).run(view, 0).images for free in ("median", "range"))
+    median, middle = (np.mean((each - images) ** 2) for each in found)
+    assert median < 0.5 * middle
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 5), (5, 1)])
@@ -172,20 +162,9 @@ def test_the_open_direction_is_settled_without_neighbours(shape):
     assert shape != (1, 1) or found == pytest.approx(middle, rel=1e-12)  # one equation, no sums
 
 
-def test_inverse_sigmoids_are_exact_without_a_pool():
-    """Section 3.6, any slope: a strided network keeps pixels apart."""
-    chain, labels = network(activation="sigmoid"), [3, 1, 0, 2]
-    images = batch(chain, labels)
-    server = MkorServer(convolutions="naive", classifier="naive", beta=3.0)
-    found = Mkor(native=4).run(seen(chain, server, images, labels, "raw_logits"), 0)
-    assert max(error(found, images, labels).values()) < 1e-4
-
-
 def test_average_pools_give_means_and_least_squares_sharpens_them():
-    chain, labels = network("average", "sigmoid"), [0, 1, 2, 3]
-    images = batch(chain, labels)
-    server = MkorServer(convolutions="naive", classifier="naive", beta=0.2)
-    view = seen(chain, server, images, labels, "raw_logits")
+    server, chain = NAIVE.model_copy(update={"beta": 0.2}), network("average", "sigmoid")
+    view, images = given(server, range(4), "raw_logits", chain)
     direct, average, squares = (
         Mkor(estimate=kind).run(view, 0).images for kind in ("direct", "average", "least_squares")
     )
@@ -198,13 +177,10 @@ def test_average_pools_give_means_and_least_squares_sharpens_them():
     assert sharp < 0.7 * mean
 
 
-@pytest.mark.parametrize(
-    ("server", "rows", "loss", "labels", "limit"),
-    [
-        (NAIVE, "path", "raw_logits", [2, 0, 3, 1], 1e-5),
-        (OURS, "all", "cross_entropy", [2, 0, 0, 2, 2, 3], 1e-3),
-    ],
-)
+ALL_PIXELS = [(NAIVE, "path", "raw_logits", ORDER, 1e-5), (OURS, "all", CROSS, ABSENT, 1e-3)]
+
+
+@pytest.mark.parametrize(("server", "rows", "loss", "labels", "limit"), ALL_PIXELS)
 def test_a_network_that_keeps_all_pixels_gives_them_back(server, rows, loss, labels, limit):
     """The authors' modified network: two copies of the image, and one fully connected layer."""
     more = {"padding": 2, "bias": True, "activation": "relu", "padding_mode": "replicate"}
@@ -216,8 +192,7 @@ def test_a_network_that_keeps_all_pixels_gives_them_back(server, rows, loss, lab
 
 
 def test_smoothing_is_a_mean_of_neighbours_weighted_by_distance():
-    chain, labels = network("max"), [0, 1, 2, 3]
-    view = seen(chain, NAIVE, batch(chain, labels), labels, "raw_logits")
+    view, _ = given(NAIVE, range(4), "raw_logits", network("max"))
     plain = Mkor().run(view, 0).images
     # A narrower range tells the order: first the filter, then the limits.
     smooth = Mkor(smooth=5).run(replace(view, low=0.3, high=0.7), 0).images
@@ -229,27 +204,13 @@ def test_smoothing_is_a_mean_of_neighbours_weighted_by_distance():
     np.testing.assert_allclose(smooth, np.clip(expected, 0.3, 0.7), atol=1e-6)
 
 
-def test_a_batch_of_one_class_gives_its_mean():
-    chain, labels = network(), [1] * 6
-    images = batch(chain, labels)
-    found = Mkor(rows="all", native=4).run(seen(chain, OURS, images, labels), 0)
-    assert (found.classes, found.counts) == ((1,), (6,))
-    assert error(found, images, labels)[1] < 5e-3
-
-
 def test_a_single_layer_needs_no_path():
-    """Eq. (6): one fully connected layer on the image itself."""
+    """Eq. (6): one fully connected layer on the image itself; without a bias, up to brightness."""
     labels = [3, 0, 2]
     images = noisy(FLAT, labels)
     found = Mkor().run(seen(FLAT, UNTOUCHED, images, labels, "raw_logits"), 0)
     assert max(error(found, images, labels).values()) < 1e-6
-
-
-def test_without_a_bias_the_scale_is_unknown():
-    """Supplement 6: the image comes back up to brightness."""
     chain = Chain("fc", (1, 8, 8), (LinearSpec(CLASSES, bias=False),))
-    labels = [3, 0, 2]
-    images = noisy(chain, labels)
     found = Mkor().run(seen(chain, UNTOUCHED, images, labels, "raw_logits"), 0)
     for k, label in enumerate(found.classes):
         true, image = images[labels.index(label)], found.images[k]
@@ -257,27 +218,13 @@ def test_without_a_bias_the_scale_is_unknown():
         assert not np.allclose(true, image, atol=0.05)
 
 
-def test_clipping_costs_raw_logits_nothing():
-    chain, labels = network(), [2, 0, 3, 1]
-    images = batch(chain, labels)
-    view = seen(chain, NAIVE, images, labels, "raw_logits")
-    plain = Mkor().run(view, 0)
-    for value in view.gradients.values():
-        value *= 0.01
-    clipped = Mkor().run(view, 0)
-    assert clipped.counts == plain.counts
-    np.testing.assert_allclose(clipped.images, plain.images, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     "server", [NAIVE, MkorServer(spare="silent", noise=1e-6, sigma=1e-6)], ids=["naive", "paired"]
 )
 def test_normalised_batches_come_back_up_to_brightness(server):
     """Section 3.5: γ x̂, calibrated by the histogram."""
-    chain, labels = network(norm="batch"), [2, 0, 3, 1]
-    images = batch(chain, labels)
-    found = Mkor(native=4).run(seen(chain, server, images, labels, "raw_logits"), 0)
-    true = images[np.argsort(labels)]
+    view, images = given(server, ORDER, "raw_logits", network(norm="batch"))
+    found, true = Mkor(native=4).run(view, 0), images[np.argsort(ORDER)]
     assert np.corrcoef(found.images.ravel(), true.ravel())[0, 1] > 1 - 1e-4
     low, high = true.min(), true.max()
     np.testing.assert_allclose(found.images, (true - low) / (high - low), atol=0.02)
@@ -285,16 +232,15 @@ def test_normalised_batches_come_back_up_to_brightness(server):
 
 def test_parallel_paths_survive_dropout():
     """Section 3.5; a class whose every path was dropped is missing, not wrong."""
-    chain, labels = network(width=120, dropout=0.5), [2, 0, 3, 1]
-    images = batch(chain, labels)
-    lost = []
+    chain = network(width=120, dropout=0.5)
+    images, lost = batch(chain, ORDER), []
     for paths in (1, 12):
-        server = MkorServer(beta=0.05, spare="silent", noise=1e-6, sigma=1e-6, paths=paths)
+        server = PAIRED.model_copy(update={"paths": paths})
         sent, values = server.corrupt(chain, initial_weights(chain, 0), 5)
         assert values["nodes"].shape == (CLASSES, 2 * paths)
         missing = 0
         for seed in range(8):
-            gradients = shared(chain, sent, images, labels, loss="raw_logits", seed=seed)
+            gradients = shared(chain, sent, images, ORDER, loss="raw_logits", seed=seed)
             view = received(chain, sent, gradients, values, 4, "raw_logits")
             try:
                 found = Mkor(native=4).run(view, 0)
@@ -302,57 +248,34 @@ def test_parallel_paths_survive_dropout():
                 missing += CLASSES
                 continue
             missing += CLASSES - len(found.classes)
-            assert max(error(found, images, labels).values()) < 1e-2
+            assert max(error(found, images, ORDER).values()) < 1e-2
         lost.append(missing)
-    assert lost[0] > 12
-    assert lost[1] <= 2
-
-
-def test_clipping_is_told_from_absent_classes_under_cross_entropy():
-    chain, labels = network(), [0, 0, 0, 1, 1, 2]
-    images = batch(chain, labels)
-    view = seen(chain, OURS, images, labels)
-    for value in view.gradients.values():
-        value *= 0.3
-    found = Mkor(rows="all", native=4).run(view, 0)
-    assert counted(found) == Counter(labels)
-    assert max(error(found, images, labels).values()) < 5e-3
+    assert lost[0] > 12 and lost[1] <= 2
 
 
 def test_pruned_features_are_told_from_black_ones():
-    chain, labels = network(activation="sigmoid"), [3, 1, 0, 2]
-    images = batch(chain, labels)
-    server = MkorServer(convolutions="naive", classifier="naive", beta=1.0)
-    view = seen(chain, server, images, labels, "raw_logits")
+    view, images = given(NAIVE, ORDER, "raw_logits", network(activation="sigmoid"))
     view.gradients["fc1.weight"][:, ::7] = 0.0
     found = Mkor(native=4).run(view, 0)
-    assert np.abs(found.images - images[np.argsort(labels)]).max() < 0.02
-
-
-# --- Class fishing -------------------------------------------------------------------------------
+    assert np.abs(found.images - images[np.argsort(ORDER)]).max() < 0.02
 
 
 def test_fishing_leaves_the_gradient_of_one_class():
-    chain, labels = network(), [2, 0, 2, 1, 3]
-    images = batch(chain, labels)
-    view = seen(chain, ClassFishingServer(target=2, bias=20.0), images, labels)
-    picked = np.flatnonzero(np.array(labels) == 2)
-    alone = shared(chain, view.weights, images[picked], [2, 2])
+    view, images = given(ClassFishingServer(target=2, bias=20.0), [2, 0, 2, 1, 3])
+    alone = shared(view.chain, view.weights, images[[0, 2]], [2, 2])
     for name in ("conv1.weight", "conv2.weight", "fc1.weight", "fc2.weight"):
         np.testing.assert_allclose(view.gradients[name], alone[name] * 2 / 5, atol=1e-7)
 
 
 def test_fishing_answers_for_its_class_alone():
-    chain, how = network(), ("cross_entropy", "float32", "class_fishing")
+    how = {"precision": "float32", "method": "class_fishing"}
 
     def fished(target, labels):
-        images = batch(chain, labels)
-        view = seen(chain, ClassFishingServer(target=target), images, labels, *how)
+        view, _ = given(ClassFishingServer(target=target), labels, **how)
         return ClassFishing(iterations=20).run_many([view], [0])[0]
 
     found = fished(2, [2, 0, 1, 3])
     assert (found.classes, found.counts, found.partial) == ((2,), (1,), True)
     assert len(found.images) == 1
     found = fished(1, [2, 0])
-    assert isinstance(found, NumericsError)
-    assert "No image of class 1" in str(found)
+    assert isinstance(found, NumericsError) and "No image of class 1" in str(found)

@@ -11,8 +11,7 @@ from chains import conv_shapes, parts, system
 from gradleak.errors import NumericsError
 from gradleak.operators import gram
 from gradleak.operators import system as module
-from gradleak.operators.band import BandCholesky
-from gradleak.operators.convolution import Convolution
+from gradleak.operators.convolution import BandCholesky, Convolution
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.shape import ConvShape
 from gradleak.operators.structure import _boxes_after, _boxes_before, structural_rank
@@ -34,6 +33,14 @@ def dense_by_torch(shape, weight, delta):
         (gradient,) = torch.autograd.grad(out, w, torch.from_numpy(delta)[None])
         columns.append(torch.cat([out.detach().ravel(), gradient.ravel()]))
     return torch.stack(columns, dim=1).numpy()
+
+
+def balanced_system(shape, seed, scale):
+    """A system of small gradients, and its dense matrix without their scale."""
+    whole = system(shape, seed, scale)
+    dense = whole.dense()
+    dense[whole.split :] /= scale
+    return whole, dense
 
 
 @given(conv_shapes(), st.integers(0, 1000))
@@ -74,10 +81,8 @@ def test_solve_is_the_minimum_norm_least_squares_solution(shape, seed):
 @settings(max_examples=40, deadline=None)
 def test_solve_keeps_what_small_gradients_tell(shape, seed, scale):
     """Gradients are often orders of magnitude below the weights; on consistent data all counts."""
-    whole = system(shape, seed, scale)
+    whole, balanced = balanced_system(shape, seed, scale)
     truth = np.random.default_rng(seed).standard_normal(whole.shape[1])
-    balanced = whole.dense()
-    balanced[whole.split :] /= scale
     expected = np.linalg.pinv(balanced, rcond=1e-11) @ (balanced @ truth)
     found = whole.solve(whole.apply(truth)).x
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
@@ -86,9 +91,7 @@ def test_solve_keeps_what_small_gradients_tell(shape, seed, scale):
 @given(conv_shapes(), st.integers(0, 1000), st.sampled_from([1.0, 1e-4]))
 @settings(max_examples=80, deadline=None)
 def test_rank_matches_singular_values_and_the_structural_rank(shape, seed, scale):
-    whole = system(shape, seed, scale)
-    balanced = whole.dense()
-    balanced[whole.split :] /= scale
+    whole, balanced = balanced_system(shape, seed, scale)
     values = np.linalg.svd(balanced, compute_uv=False)
     assert whole.rank == int(np.sum(values > 1e-10 * values[0]))
     found = structural_rank(shape)
@@ -103,12 +106,8 @@ def test_paths_and_condition_numbers(path, shape):
     assert whole.path == path
     values = np.linalg.svd(whole.dense(), compute_uv=False)
     assert whole.condition() == pytest.approx(values[0] / values[whole.rank - 1], rel=1e-2)
-
-
-def test_a_direct_solution_takes_no_steps():
-    whole = system(ROW)
     found = whole.solve(whole.apply(np.ones(whole.shape[1])))
-    assert (whole.path, found.iterations, found.stop) == ("row", 0, "direct")
+    assert path == "column" or (found.iterations, found.stop) == (0, "direct")
 
 
 def test_condition_number_of_a_large_system_by_lanczos(monkeypatch):
@@ -119,20 +118,17 @@ def test_condition_number_of_a_large_system_by_lanczos(monkeypatch):
 
 
 @pytest.mark.parametrize("scale", [1.0, 10.0, 100.0, 1e4, 1e7])
-def test_condition_number_where_the_gradient_outweighs_the_weights(scale):
+def test_condition_number_where_the_gradient_outweighs_the_weights(scale, monkeypatch):
     """On path `column`, where conjugate gradients no longer end, too."""
     whole = system(OUTWEIGHED, 0, scale)
     assert whole.path == "column"
     values = np.linalg.svd(whole.dense(), compute_uv=False)
     # Lanczos, and block inverse iteration, end at 1e-3 of each eigenvalue; power steps at 1 %.
     assert whole.condition() == pytest.approx(values[0] / values[-1], rel=1e-2)
-
-
-def test_a_condition_number_lost_in_rounding_is_refused(monkeypatch):
-    whole = system(OUTWEIGHED, 0, 1e7)
-    monkeypatch.setattr(module, "DENSE_CONDITION", 100)
-    with pytest.raises(NumericsError, match="outweighs the weights so far"):
-        whole.condition()
+    if scale == 1e7:
+        monkeypatch.setattr(module, "DENSE_CONDITION", 100)
+        with pytest.raises(NumericsError, match="outweighs the weights so far"):
+            whole.condition()
 
 
 def test_a_layer_that_sees_padding_only_has_no_condition_number():
@@ -145,15 +141,12 @@ def test_a_layer_that_sees_padding_only_has_no_condition_number():
     assert whole.condition("unknowns") == pytest.approx(values[0] / values[11], rel=1e-9)
 
 
-def test_projection_is_onto_the_range_of_w():
+def test_projection_is_onto_the_range_of_w_of_full_column_rank():
     convolution = Convolution(parts(COLUMN)[0], COLUMN)
     dense = convolution.dense()
     y = np.random.default_rng(1).standard_normal(dense.shape[0])
     expected = dense @ np.linalg.lstsq(dense, y, rcond=None)[0]
     np.testing.assert_allclose(convolution.project(y), expected, atol=1e-10)
-
-
-def test_projection_is_refused_without_full_column_rank():
     with pytest.raises(NumericsError, match="full column rank"):
         Convolution(parts(ROW)[0], ROW).project(np.zeros(32))
 
@@ -169,25 +162,17 @@ def test_bad_weights_and_deltas_are_refused():
                 kind(value * bad, shape)
 
 
-def test_a_dense_matrix_beyond_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(module, "DENSE_BYTES", 1000)
-    with pytest.raises(NumericsError, match="too large"):
-        _ = system(DENSE).rank
-
-
 def test_svd_falls_back_where_divide_and_conquer_gives_up(monkeypatch):
-    from gradleak.operators import kernel as module
-
-    original = module.linalg.svd
+    original = gram.linalg.svd
 
     def stubborn(matrix, **options):
         if options.get("lapack_driver") != "gesvd":
             raise np.linalg.LinAlgError("SVD did not converge")
         return original(matrix, **options)
 
-    monkeypatch.setattr(module.linalg, "svd", stubborn)
+    monkeypatch.setattr(gram.linalg, "svd", stubborn)
     matrix = np.random.default_rng(0).standard_normal((7, 4))
-    left, values, right = module.thin_svd(matrix)
+    left, values, right = gram.thin_svd(matrix)
     np.testing.assert_allclose(left * values @ right, matrix, atol=1e-12)
 
 
@@ -196,7 +181,10 @@ def test_the_condition_of_a_tiny_matrix():
     assert BandCholesky(matrix, np.arange(2)).condition() == pytest.approx(5.0)
 
 
-def test_a_matrix_of_just_so_many_bytes_is_built(monkeypatch):
+def test_matrices_beyond_memory_are_refused(monkeypatch):
+    monkeypatch.setattr(module, "DENSE_BYTES", 1000)
+    with pytest.raises(NumericsError, match="too large"):
+        _ = system(DENSE).rank
     whole = system(ConvShape(1, 2, (2, 2), (1, 1), (0, 0), (4, 4)))
     monkeypatch.setattr(gram, "MATRIX_BYTES", 8 * 16 * 16)
     assert gram.normal_matrix(whole.convolution, whole.gradient).shape == (16, 16)

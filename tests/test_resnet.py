@@ -1,17 +1,23 @@
 """Residual networks as chains, against torchvision's."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 import torchvision
 from torch import nn
 
+from chains import chain, conv, image
+from gradleak.analysis.rank_analysis import analyse, critical, largest_alone
+from gradleak.client.capture import mean_loss
 from gradleak.config.loader import load as load_config
 from gradleak.errors import ConfigError
 from gradleak.models import vgg16
 from gradleak.models.build import load
 from gradleak.models.chain import Chain, ConvLayer
 from gradleak.models.initial import initial_weights
+from gradleak.models.numpy_autodiff import deltas, forward
 from gradleak.models.resnet import KINDS, specs
 from settings_files import whole
 
@@ -119,22 +125,85 @@ def test_cut_blocks_have_no_skip():
     assert [layer.skip for layer in network("resnet101", 16).convolutions[:4]] == [0, 0, 0, 3]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_block_that_is_not_there_is_refused(kind):
-    with pytest.raises(ConfigError, match=r"cut: 40 is no block of resnet"):
-        specs(kind, 16, 10, cut=(1, 40))
+# R-GAP's counts, with its base width 16 and stem for 32x32 images.
+STEM, HEAD = ("conv1", 3072 - 3 * 16 * 9 - 16 * 1024), ("fc1", 128 - 1280 - 10)
+RESNETS = [
+    ("resnet101", (), ("conv1", -13744), ("conv13", 65536 - 12288 - 32 * 32 * 9 - 128 * 256)),
+    ("resnet101", (3,), ("conv1", -13744), ("conv8", 64 * 1024 - 64 * 16 - 16 * 1024)),
+    ("resnet101", (1,), ("conv2", -13568), ("conv13", 11264)),
+    *(("resnet18", cut, STEM, HEAD) for cut in ((), *((k,) for k in (1, 2, 4, 5, 6, 7, 8)))),
+    ("resnet18", (3,), STEM, ("conv6", 16 * 1024 - 16 * 32 * 9 - 32 * 256)),
+]
+
+
+@pytest.mark.parametrize(("kind", "cut", "worst", "alone"), RESNETS)
+def test_index_of_residual_networks_whatever_skip_is_cut(kind, cut, worst, alone):
+    rows = analyse(network(kind, 16, cut=cut))
+    found, local = critical(rows), largest_alone(rows)
+    assert (found.layer, found.index) == worst and (local.layer, local.alone) == alone
+    if kind == "resnet101":
+        assert f"{found.index:.1e}" == "-1.4e+04"  # as printed in Table 4
+    if cut == (8,):
+        convolution = largest_alone(rows[:-1])
+        assert (convolution.layer, convolution.alone) == ("conv7", -1536)
+
+
+def test_block_3_of_resnet18_is_critical_without_the_virtual_constraints_before_it():
+    chain = network("resnet18", 16)
+    rows = analyse(chain)
+    sizes = [layer.projection for layer in chain.convolutions[2::2]]
+    alone = [row.alone for row in rows[2:-1:2]]
+    # Appendix D counts |f| + |W_2| - |x_1|, without the gradient of the projection.
+    projected = [shape.filters * shape.channels if shape else 0 for shape in sizes]
+    printed = [value + extra for value, extra in zip(alone, projected, strict=True)]
+    assert printed[2] == 16 * 1024 - 32 * 32 * 9 - 32 * 256 == -1024
+    assert alone[2] == printed[2] - 16 * 32 == -1536
+    assert alone.index(max(alone)) == printed.index(max(printed)) == 2
+    assert max(row.alone for row in rows[:-1]) == -1536
+
+
+PASSES = {
+    "skips": ([conv(2, 3, 1, 1)] * 2 + [conv(2, 3, 1, 1, skip=3)] * 2, "logistic", -1, 1),
+    "tanh": ([conv(3, 3, padding=1, bias=True), conv(3, 3, 1, 1, skip=1)], "exponential", 1, 1),
+    "classes": ([conv(3, 3), conv(4, 2), conv(4, 1, skip=1)], "cross_entropy", 2, 4),
+    "block": ([conv(3, 3, 1, 1), conv(1, 3, 1, 1), conv(3, 3, 1, 1, skip=2)], "hinge", 1, 1),
+}
+
+
+@pytest.mark.parametrize(("layers", "loss", "label", "classes"), PASSES.values(), ids=PASSES.keys())
+def test_passes_match_pytorch_with_skips_and_losses(layers, loss, label, classes):
+    net = chain(*layers, side=6, channels=2, classes=classes, last="identity")
+    weights, x = initial_weights(net, 0), image(net)
+    module = load(net, weights, torch.float64)
+    z = {}
+    for name in [layer.name for layer in net.convolutions]:
+        hook = partial(lambda name, _module, _input, output: z.update({name: output}), name)
+        module.get_submodule(name).register_forward_hook(hook)
+    output = module(torch.from_numpy(x)[None])
+    value = mean_loss(loss, output, torch.tensor([label]))
+    np.testing.assert_allclose(forward(net, weights, x), output[0].detach(), atol=1e-12)
+    ours = deltas(net, weights, x, label, loss)
+    for name, tensor in z.items():
+        (truth,) = torch.autograd.grad(value, tensor, retain_graph=True)
+        assert ours[name].any()
+        np.testing.assert_allclose(ours[name], truth[0].numpy(), atol=1e-12)
+
+
+def test_a_block_that_is_not_there_is_refused():
+    for kind in KINDS:
+        with pytest.raises(ConfigError, match=r"cut: 40 is no block of resnet"):
+            specs(kind, 16, 10, cut=(1, 40))
 
 
 ARCHITECTURE = {"kind": "resnet18", "width": 16, "classes": 10}
 
 
 def test_config_knows_architectures(config):
-    config["models"]["mine"] = {
-        "input": [3, 32, 32],
-        "architecture": {**ARCHITECTURE, "cut": [3]},
-    }
-    chain = load_config(config).chain("mine")
-    assert chain.layers == network("resnet18", 16, cut=(3,)).layers
+    config["models"]["mine"] = {"input": [3, 32, 32], "architecture": {**ARCHITECTURE, "cut": [3]}}
+    found = load_config(config)
+    assert found.chain("mine").layers == network("resnet18", 16, cut=(3,)).layers
+    # DLG's LeNet has the parameters of FedKL's without its lock.
+    assert found.chain("dlg_lenet").parameters == 40_426 - 24_600
 
 
 @pytest.mark.parametrize(
@@ -151,11 +220,6 @@ def test_wrong_architectures_are_refused_by_name(config, entry, message):
     config["models"]["mine"] = {"input": [3, 32, 32], **entry}
     with pytest.raises(ConfigError, match=message):
         load_config(config)
-
-
-def test_lenet_of_dlg_has_the_parameters_of_fedkls_without_its_lock(config):
-    config["models"]["mine"] = config["models"]["dlg_lenet"]
-    assert load_config(config).chain("mine").parameters == 40_426 - 24_600
 
 
 def test_every_activation_can_be_a_sigmoid():

@@ -54,14 +54,11 @@ def test_a_saturated_sigmoid_fails_and_says_where(rows, bias, tmp_path):
     np.testing.assert_allclose(images[0, 0, 0, 0], target, atol=1e-9)
 
 
-def test_an_input_that_is_mostly_saturated_is_refused(tmp_path):
+def test_an_input_that_is_mostly_saturated_or_behind_which_all_is_exact_fails(tmp_path):
     (row,), _, _ = rows_of(convolutional("tanh", True), tmp_path, 40.0)
     assert row["status"] == "failed"
     assert "The input of fc1: 298 of 384 values saturated" in row["reason"]
     assert "'tanh'" in row["reason"]
-
-
-def test_a_saturated_layer_behind_which_all_is_exact_fails(tmp_path):
     layers = [conv(12, 3, activation="sigmoid"), conv(24, 3, activation="leaky_relu", slope=0.2)]
     network = chain(*layers, classes=1, bias=False, last="identity")
     for rows in ("plain", "balanced"):
@@ -91,11 +88,8 @@ def test_the_rule_counts_saturation_and_contradiction_together():
 
     def verdict(clipped, residual, behind=0.0, free=0, batch=1):
         last, second, first = found.layers
-        layers = (
-            dataclasses.replace(last, clipped=clipped, free=free, residual=behind),
-            second,
-            dataclasses.replace(first, residual=residual),
-        )
+        last = dataclasses.replace(last, clipped=clipped, free=free, residual=behind)
+        layers = last, second, dataclasses.replace(first, residual=residual)
         changed = dataclasses.replace(found, layers=layers)
         return RGap().failure(changed, dataclasses.replace(given, batch=batch), {})
 
@@ -109,10 +103,8 @@ def test_the_rule_counts_saturation_and_contradiction_together():
 def test_a_zero_or_missing_tensor_is_refused_by_name(name, tmp_path):
     network = convolutional("sigmoid", True)
 
-    def zero(shared):
-        shared[name] = 0.0 * shared[name]
-
-    (row,), images, _ = rows_of(network, tmp_path, change=zero)
+    zero = {"change": lambda shared: shared.update({name: 0.0 * shared[name]})}
+    (row,), images, _ = rows_of(network, tmp_path, **zero)
     assert row["status"] == "failed" and np.isnan(images).all()
     assert f"gradient of {name} is zero everywhere" in row["reason"]
     (row,), _, _ = rows_of(network, tmp_path, change=lambda shared: shared.pop(name))
@@ -120,18 +112,16 @@ def test_a_zero_or_missing_tensor_is_refused_by_name(name, tmp_path):
     assert f"gradient of small lacks {name}, and the walk needs every layer's" in row["reason"]
 
 
-def test_missing_weights_are_named():
+def test_weights_that_are_missing_or_not_finite_are_named():
     given, _, _ = seen(convolutional("sigmoid"))
     left = {name: value for name, value in given.weights.items() if name != "conv2.weight"}
-    with pytest.raises(NumericsError, match=r"set of weights of small lacks conv2.weight"):
-        RGap().run(dataclasses.replace(given, weights=left), 0)
-
-
-def test_weights_that_are_not_finite_are_named():
-    given, _, _ = seen(convolutional("sigmoid"))
     broken = {**given.weights, "conv2.weight": given.weights["conv2.weight"] * np.nan}
-    with pytest.raises(NumericsError, match=r"weight conv2.weight of small holds NaN or infinity"):
-        RGap().run(dataclasses.replace(given, weights=broken), 0)
+    for weights, words in (
+        (left, "set of weights of small lacks conv2.weight"),
+        (broken, "weight conv2.weight of small holds NaN or infinity"),
+    ):
+        with pytest.raises(NumericsError, match=words):
+            RGap().run(dataclasses.replace(given, weights=weights), 0)
 
 
 @pytest.mark.parametrize("label", [0, 3, -2])

@@ -6,24 +6,19 @@ from scipy.ndimage import correlate1d
 
 from gradleak.scoring.metrics.image import METRICS, of_paper, ssim, ssim_gauss
 
-SIGMA, SIDE = 1.5, 11
-C1, C2 = 0.01**2, 0.03**2
-
 
 def by_definition(x, y):
-    """Wang et al. 2004, eq. 6 to 13, over windows that lie within the image."""
-    window = np.exp(-0.5 * (np.arange(SIDE) - SIDE // 2) ** 2 / SIGMA**2)
+    """Wang et al. 2004, eq. 6 to 13, over windows of 11 x 11 that lie within the image."""
+    window = np.exp(-0.5 * np.arange(-5, 6) ** 2 / 1.5**2)
     window /= window.sum()
 
     def mean(values):
-        for axis in (1, 2):
-            values = correlate1d(values, window, axis)
-        edge = SIDE // 2
-        return values[:, edge:-edge, edge:-edge]
+        return correlate1d(correlate1d(values, window, 1), window, 2)[:, 5:-5, 5:-5]
 
     mx, my = mean(x), mean(y)
     vx, vy, cov = mean(x * x) - mx**2, mean(y * y) - my**2, mean(x * y) - mx * my
-    top, bottom = (2 * mx * my + C1) * (2 * cov + C2), (mx**2 + my**2 + C1) * (vx + vy + C2)
+    c1, c2 = 0.01**2, 0.03**2
+    top, bottom = (2 * mx * my + c1) * (2 * cov + c2), (mx**2 + my**2 + c1) * (vx + vy + c2)
     return float((top / bottom).mean())
 
 

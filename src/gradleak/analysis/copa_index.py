@@ -80,10 +80,9 @@ def reported_rank(system: LayerSystem, follows: Behind) -> tuple[int, str, Struc
     and confirms the structural one if both agree. Returns the rank, ``structural`` or
     ``numerical``, and the structural rank of the sizes.
     """
-    shape = system.convolution.conv_shape
+    weight, shape = system.convolution.weight, system.convolution.conv_shape
     structure = structural_rank(shape, follows)
-    delta = system.gradient.delta
-    if structure.exact and is_ordinary(system.convolution.weight, delta, follows.seen(shape)):
+    if structure.exact and is_ordinary(weight, system.gradient.delta, follows.seen(shape)):
         return structure.bound, "structural", structure
     return *_confirmed(system, structure), structure
 

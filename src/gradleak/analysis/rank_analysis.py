@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gradleak.errors import NotApplicable
-from gradleak.models.chain import Chain, ConvLayer, Layer, LinearLayer
+from gradleak.models.chain import Chain, ConvLayer, Layer
 from gradleak.operators.shape import ConvShape
 
 
@@ -39,10 +38,7 @@ class LayerCount:
 
     @property
     def alone(self) -> int:
-        """RA-i of the layer with the skips over it, without |V| from before them.
-
-        For the last layer of a two-layer block, the condition of appendix D.
-        """
+        """RA-i with the skips over it, without |V| from before them (appendix D)."""
         return self.local - self.virtual_inside
 
 
@@ -52,12 +48,11 @@ def analyse(chain: Chain) -> tuple[LayerCount, ...]:
     RA-i = |x_i| − |W_i| − |z_i| − |V_i| (R-GAP section 4). Skips enter as in appendix D: under a
     skip over s > 1 layers each layer carries the skip's input along, W* = [W; I], ..., [W I], or
     [W P] with a projection P, whose gradient is a constraint too. Padding adds as many unknowns as
-    rows and is left out. Raises `NotApplicable` for layers other than convolutions and fully
-    connected ones.
+    rows and is left out.
     """
     tally = Tally()
     for i, layer in enumerate(chain.layers):
-        inputs, weights, outputs = _sizes(chain, layer)
+        inputs, weights, outputs = _sizes(layer)
         carried, leaving = _carried(chain, i), outputs + _carried(chain, i + 1)
         tally.count(layer.name, inputs + carried, weights, leaving, carried, _note(layer))
     return tuple(tally.rows)
@@ -103,20 +98,15 @@ def largest_alone(rows: Sequence[LayerCount]) -> LayerCount:
     return max(rows, key=lambda row: row.alone)
 
 
-def _sizes(chain: Chain, layer: Layer) -> tuple[int, int, int]:
+def _sizes(layer: Layer) -> tuple[int, int, int]:
     """Return |x|, |W| and |z| of one layer, without what skips carry past it."""
-    if isinstance(layer, ConvLayer):
-        weights = _parameters(layer.shape)
-        # Over one layer, dJ/dP repeats the part of dJ/dW where the kernel meets the same pixels.
-        if layer.projection is not None and layer.skip > 1:
-            weights += _parameters(layer.projection)
-        return layer.shape.unknowns, weights, layer.output
-    if isinstance(layer, LinearLayer):
+    if not isinstance(layer, ConvLayer):
         return layer.inputs, layer.inputs * layer.outputs, layer.outputs
-    raise NotApplicable(
-        f"{chain.name}: the rank analysis does not know the layer '{type(layer).__name__}'; it "
-        "takes convolutions and fully connected layers, so replace pooling by a stride."
-    )
+    weights = _parameters(layer.shape)
+    # Over one layer, dJ/dP repeats the part of dJ/dW where the kernel meets the same pixels.
+    if layer.projection is not None and layer.skip > 1:
+        weights += _parameters(layer.projection)
+    return layer.shape.unknowns, weights, layer.output
 
 
 def _parameters(shape: ConvShape) -> int:
@@ -124,16 +114,13 @@ def _parameters(shape: ConvShape) -> int:
 
 
 def _carried(chain: Chain, position: int) -> int:
-    """Values of the skips' inputs that travel beside the input of the layer at `position`.
-
-    A skip from b to e is carried where b < position <= e; two from the same b share their values.
-    """
+    """Inputs of skips from b to e with b < `position` <= e; those of one b are shared."""
     starts = {
         end + 1 - layer.skip
         for end, layer in enumerate(chain.layers)
         if isinstance(layer, ConvLayer) and end + 1 - layer.skip < position <= end
     }
-    return sum(_sizes(chain, chain.layers[start])[0] for start in starts)
+    return sum(_sizes(chain.layers[start])[0] for start in starts)
 
 
 def _note(layer: Layer) -> str:

@@ -52,16 +52,8 @@ class Measured:
     note: str = ""  # why a value is missing, or what it leaves out
 
 
-def label_for(chain: Chain, weights: Weights, image: np.ndarray, kind: Labels, true: int) -> int:
-    """Label for one image: `true`, or the sign of the one output, −1 or 1, or its opposite."""
-    return true if kind == "dataset" else margin_label(chain, weights, image, kind)
-
-
 def gradient_rank(gradient: GradientConstraint) -> int:
-    """Rank of K₀ (O·kh·kw, H·W), rows scaled to length 1.
-
-    Raises `NumericsError` if both sides of K₀ exceed `DENSE_SIDE`.
-    """
+    """Rank of K₀, rows scaled to length 1; `NumericsError` if it is beyond `DENSE_SIDE`."""
     block = gradient.block.reshape(-1, gradient.block.shape[-1])
     block = block[:, block.any(axis=0)]
     lengths = np.linalg.norm(block, axis=1)
@@ -97,7 +89,15 @@ def measured(
     `label` is a class, or −1 or 1 for a margin loss; `ranks` and `conditions` choose what is
     computed. Raises `NotApplicable` if the loss needs one output and the network has several.
     """
-    _check_loss(chain, loss)
+    if loss not in LOSSES:
+        raise NotApplicable(
+            f"{chain.name}: the loss '{loss}' is not known; choose one of {', '.join(LOSSES)}."
+        )
+    if loss in BINARY and chain.classes != 1:
+        raise NotApplicable(
+            f"{chain.name}: the {loss} loss takes one output, but the network has {chain.classes}; "
+            "use cross_entropy or end it with fc: 1."
+        )
     if unknown := unknown_keys(chain):
         note = f"ranks are not measured of a network with {unknown}"
         return {a.name: Measured(a.shape.unknowns, note=note) for a in chain.convolutions}
@@ -115,7 +115,8 @@ def _measured(
     notes: list[str] = []
     if not system.gradient.delta.any():
         notes.append("dJ/dZ is 0, so only the weights constrain this layer")
-    if _under_skip(chain, layer):
+    place = chain.layers.index(layer)
+    if any(end - other.skip < place <= end for end, other in enumerate(chain.convolutions)):
         notes.append("U ignores the skip")
     if ranks:
         facts["pixels"] = layer.shape.size[0] * layer.shape.size[1]
@@ -143,28 +144,6 @@ def _noting(notes: list[str]) -> Iterator[None]:
         notes.append(str(error).rstrip("."))
 
 
-def _check_loss(chain: Chain, loss: str) -> None:
-    if loss not in LOSSES:
-        raise NotApplicable(
-            f"{chain.name}: the loss '{loss}' is not known; choose one of {', '.join(LOSSES)}."
-        )
-    if loss in BINARY and chain.classes != 1:
-        raise NotApplicable(
-            f"{chain.name}: the {loss} loss takes one output, but the network has {chain.classes}; "
-            "use cross_entropy or end it with fc: 1."
-        )
-
-
-def _under_skip(chain: Chain, layer: ConvLayer) -> bool:
-    """True if a skip over this layer adds to its output or passes it by."""
-    position = chain.layers.index(layer)
-    return any(
-        end + 1 - other.skip <= position <= end
-        for end, other in enumerate(chain.convolutions)
-        if other.skip
-    )
-
-
 def table(
     models: ModelFile,
     targets: TargetSet,
@@ -179,8 +158,8 @@ def table(
 
     Counts are in every row. Ranks are measured at the first image only, condition numbers (if
     `conditions`) at the first `images`; fully connected layers have a row at the first image and no
-    ranks, as their gradient always gives x. `labels` as in `label_for`; `loss` is one of
-    `gradleak.models.losses.LOSSES`.
+    ranks, as their gradient always gives x. `labels` are the data set's, or the sign of the one
+    output, −1 or 1 (``same``), or its opposite; `loss` is one of `gradleak.models.losses.LOSSES`.
 
     Raises `NotApplicable` if images share gradients in batches, if there are fewer than `images`,
     or if the loss does not fit a network's outputs.
@@ -199,15 +178,14 @@ def table(
     rows: list[dict[str, Any]] = []
     for chain, seed, number in runs(models.chains, seeds, images if conditions else 1):
         weights, image = models.of(chain, seed), targets.inputs(number)[0]
-        _check_loss(chain, loss)
-        true = int(targets.labels[number, 0])
+        label, first = int(targets.labels[number, 0]), number == 0
         # A sign takes a forward pass, too.
-        kind: Labels = "dataset" if unknown_keys(chain) else labels
-        label = label_for(chain, weights, image, kind, true)
-        options = {"ranks": number == 0, "conditions": conditions}
+        if labels != "dataset" and not unknown_keys(chain):
+            label = margin_label(chain, weights, image, labels)
+        options = {"ranks": first, "conditions": conditions}
         found = measured(chain, weights, image, label, loss=loss, **options)
         head = {"seed": seed, "index": int(targets.indices[number, 0])}
-        rows += [head | row for row in _rows(chain, found, every=number == 0)]
+        rows += [head | row for row in _rows(chain, found, every=first)]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

@@ -24,7 +24,7 @@ from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.locking import with_lock
 from gradleak.models.locks import Lock
 from gradleak.models.losses import OF_CLASSES
-from gradleak.servers.honest import HonestServer
+from gradleak.servers.base import HonestServer
 from gradleak.settings import fields, registry
 
 if TYPE_CHECKING:

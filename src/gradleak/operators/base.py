@@ -1,7 +1,6 @@
 """Base class of the linear operators of a layer."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,13 +22,6 @@ class Operator(ABC):
     def adjoint(self, y: np.ndarray) -> np.ndarray:
         """Adjoint map, (m,) -> (n,)."""
 
-
-@dataclass(frozen=True)
-class Solution:
-    """A least-squares solution of U x = V."""
-
-    x: np.ndarray  # the solution (n,): of all minimisers, the one nearest to the start
-    residual: float  # ||U x − V||
-    iterations: int  # steps of the solver; 0 for a direct solve
-    # ``direct``, ``converged``, ``stalled`` (only rounding errors are left) or ``iteration limit``.
-    stop: str
+    def normal(self, x: np.ndarray) -> np.ndarray:
+        """A^T A x, (n,) -> (n,)."""
+        return self.adjoint(self.apply(x))

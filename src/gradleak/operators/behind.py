@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gradleak.operators.axis import Pair
-from gradleak.operators.shape import ConvShape, Seen
+from gradleak.operators.shape import ConvShape, Pair, Seen
 
 # Arithmetic modulo a prime whose square fits into int64; independence there implies independence.
 PRIME = 2**31 - 1
@@ -24,11 +23,7 @@ class Behind:
     smooth: bool = True
 
     def seen(self, shape: ConvShape) -> Seen:
-        """Positions where dJ/dZ of a layer of `shape` may be nonzero: those that windows reach.
-
-        A convolution whose stride exceeds its kernel, or whose windows leave a rim, passes no
-        gradient on to the positions between its windows.
-        """
+        """Positions where dJ/dZ of a layer may be nonzero: those that windows behind it reach."""
         last = self.shapes[-1] if self.shapes else shape
         height, width = last.output
         seen: Seen = np.ones(height, dtype=bool), np.ones(width, dtype=bool)

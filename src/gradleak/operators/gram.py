@@ -1,16 +1,13 @@
-"""Layers too large for a dense U: U^T U by structure, its Cholesky factor, K channel by channel.
+"""Layers too large for a dense U: U^T U by structure, its factor, K by channel or on W's kernel.
 
 U^T U = W^T W + I_C ⊗ K₀^T K₀ needs one n x n matrix. W^T W is a sum over output positions of the
 same small matrix, the filters' inner products, and K₀ has one column per pixel of one channel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
-from scipy import linalg
+from scipy import linalg, sparse
 from scipy.linalg import lapack
 
 from gradleak.errors import NumericsError
@@ -145,13 +142,10 @@ def proximal_solve(
 
 
 def _without_null_space(system: Operator, factor: NormalFactor, x: np.ndarray) -> np.ndarray:
-    """Remove the component of x in the null space of U: (I − (I − A)^FILTER) x.
-
-    A = N (N + damping·I)^-1 keeps directions that U sees and drops the others.
-    """
+    """Return (I − (I − A)^FILTER) x; A = N (N + damping·I)^-1 keeps what U sees."""
     out = np.zeros_like(x)
     for _ in range(FILTER):
-        out += system.adjoint(system.apply(factor.solve(x - out)))
+        out += system.normal(factor.solve(x - out))
     return out
 
 
@@ -185,41 +179,46 @@ def lowest_singular_values(
     return found[:count]
 
 
-def largest_singular_value(system: Operator, steps: int = 60) -> float:
-    """Estimate ||U|| from below, by power steps: 60 give about 1 %, 15 about 10 %."""
-    v = np.random.default_rng(0).standard_normal(system.shape[1])
+def largest_singular_value(normal: Map, unknowns: int, steps: int = 60) -> float:
+    """Estimate ||U|| from `normal`, U^T U, from below: 60 power steps give about 1 %, 15 10 %."""
+    v = np.random.default_rng(0).standard_normal(unknowns)
     size = 0.0
     for _ in range(steps):
-        v = system.adjoint(system.apply(v / np.linalg.norm(v)))
+        v = normal(v / np.linalg.norm(v))
         size = float(np.linalg.norm(v))
         if size == 0.0:
             break
     return float(np.sqrt(size))
 
 
-@dataclass(frozen=True)
 class ChannelBlocks:
-    """(I_C ⊗ B)^-1 with B = K₀^T K₀ + mean of diag(W^T W), as a preconditioner of U^T U."""
+    """(I_C ⊗ B)^-1 with B = K₀^T K₀ + mean of diag(W^T W), as a preconditioner of U^T U.
 
-    inverse: np.ndarray  # B^-1 (H·W, H·W)
-    # Bound on the condition number of U^T U preconditioned with it, infinite where K₀ does not have
-    # full column rank.
-    condition: float
+    `condition` bounds the condition number of U^T U preconditioned with it; it is infinite, and
+    there are no blocks, where K₀ does not have full column rank.
+    """
 
-    @staticmethod
-    def of(gradient: GradientConstraint, weight_norm: float, weight_mean: float) -> ChannelBlocks:
-        """Build blocks for ||W|| = `weight_norm` and `weight_mean`, the mean of diag(W^T W)."""
+    def __init__(
+        self,
+        gradient: GradientConstraint,
+        weights: sparse.csr_matrix,
+        transposed: sparse.csr_matrix,
+    ) -> None:
         block = gradient.block.reshape(-1, gradient.block.shape[2])
+        self.condition = float("inf")
+        if block.shape[0] < block.shape[1]:
+            return
         values, vectors = linalg.eigh(block.T @ block)
-        least = float(values[0])
-        if least <= 1e-12 * float(values[-1]):
-            return ChannelBlocks(np.empty((0, 0)), float("inf"))
-        inverse = (vectors / (values + weight_mean)) @ vectors.T
-        return ChannelBlocks(inverse, (weight_norm**2 + least) / least)
+        least, unknowns = float(values[0]), weights.shape[1]
+        if least > 1e-12 * float(values[-1]):
+            norm = largest_singular_value(lambda v: transposed @ (weights @ v), unknowns, 15)
+            mean = float(weights.multiply(weights).sum()) / unknowns
+            self._inverse = (vectors / (values + mean)) @ vectors.T  # B^-1 (H·W, H·W)
+            self.condition = (norm**2 + least) / least
 
     def solve(self, rhs: np.ndarray) -> np.ndarray:
         """Return (I ⊗ B)^-1 rhs for rhs (n,)."""
-        return (rhs.reshape(-1, self.inverse.shape[0]) @ self.inverse).ravel()
+        return (rhs.reshape(-1, self._inverse.shape[0]) @ self._inverse).ravel()
 
 
 def conjugate_gradients(
@@ -246,10 +245,7 @@ def conjugate_gradients(
 def refined_solve(
     system: Operator, precondition: Map, values: np.ndarray, first: np.ndarray
 ) -> tuple[np.ndarray, int, str]:
-    """Least-squares solution of U x = `values` for U of full column rank, in up to 3 rounds.
-
-    Each round runs `conjugate_gradients` on the residual of the round before, from `first`.
-    """
+    """Least squares for U of full column rank: up to 3 rounds on the residual, from `first`."""
     x = first
     rhs = system.adjoint(values)
     floor = CG_TOLERANCE * float(rhs @ precondition(rhs))
@@ -263,3 +259,53 @@ def refined_solve(
         if count == 0:
             break
     return x, iterations, stop
+
+
+def thin_svd(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Thin SVD; by QR where divide and conquer fails, as with many equal singular values."""
+    try:
+        return linalg.svd(matrix, full_matrices=False, check_finite=False)
+    except linalg.LinAlgError:
+        return linalg.svd(matrix, full_matrices=False, check_finite=False, lapack_driver="gesvd")
+
+
+class KernelPart:
+    """K on the kernel of a W of full row rank: the gradient's information beyond the weights.
+
+    `lengths` (|W|,) are those of K's rows, 1 for a zero row; singular values below `tolerance` of
+    the largest count as 0.
+    """
+
+    def __init__(
+        self,
+        convolution: Convolution,
+        gradient: GradientConstraint,
+        lengths: np.ndarray,
+        tolerance: float,
+    ) -> None:
+        assert convolution.factor is not None
+        self.convolution, self.factor, self.lengths = convolution, convolution.factor, lengths
+        scaled = gradient.dense() / lengths[:, None]
+        coupling = self.factor.solve(convolution.matrix @ scaled.T)  # (W W^T)^-1 W K^T
+        inside = scaled.T - convolution.transposed @ coupling  # (n, |W|)
+        basis, values, left_t = thin_svd(inside)
+        keep = values > tolerance * max(values.max(initial=0.0), 1.0)
+        # Singular triplets (|W|, r), (r,), (n, r) of K (I − W^+ W), K's rows having length 1.
+        self.left, self.values, self.basis = left_t[keep].T, values[keep], basis[:, keep]
+        null = linalg.qr(self.left)[0][:, self.left.shape[1] :]
+        left_null = np.concatenate([-coupling @ null, null / lengths[:, None]])
+        # (rows, q), spans the left null space of U
+        self.dependencies = linalg.qr(left_null, mode="economic")[0] if null.size else left_null
+
+    def solve(self, system: Operator, values: np.ndarray) -> np.ndarray:
+        """Return U^+ `values` for `system` U = [W; K]."""
+        split = self.convolution.shape[0]
+        x = np.zeros(system.shape[1])
+        # The second round is iterative refinement: it removes the squared condition number.
+        for _ in range(2):
+            rest = values - system.apply(x)
+            rest -= self.dependencies @ (self.dependencies.T @ rest)
+            step = self.convolution.adjoint(self.factor.solve(rest[:split]))
+            missing = (rest - system.apply(step))[split:] / self.lengths
+            x += step + self.basis @ ((self.left.T @ missing) / self.values)
+        return x

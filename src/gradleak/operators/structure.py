@@ -13,9 +13,8 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from gradleak.operators.axis import Gradient, Pair
 from gradleak.operators.behind import Behind
-from gradleak.operators.shape import ConvShape, Seen
+from gradleak.operators.shape import ConvShape, Gradient, Pair, Seen
 
 SINGLE_FILTER = "single filter"
 ROW_LIMITED = "row-limited"
@@ -130,10 +129,7 @@ def _peels(
     gradients: tuple[Gradient, Gradient] | None = None,
     free: int = 0,
 ) -> bool:
-    """True if solving patches with at most O unknowns each, and offsets with `free`, leaves none.
-
-    ``unknown`` (height, width) is 1 at the covered pixels to find, in every channel.
-    """
+    """True if solving patches of at most O unknowns, and offsets with `free`, leaves none."""
     height, width = shape.axes
     unknown = unknown.copy()
     while left := int(unknown.sum()):
@@ -172,10 +168,7 @@ def _owners(shape: ConvShape) -> tuple[list[Pair], list[Pair], int]:
 
 
 def _product_box(shape: ConvShape) -> Pair | None:
-    """Box B such that the row-limited rank follows from independent products delta_o t^u, u in B.
-
-    None if filters cannot be given two channels each, or one with a 1 x 1 box.
-    """
+    """Box of u where independent delta_o t^u prove the row-limited rank; None without one."""
     sides, large, needed = _owners(shape)
     if any(shape.padding) or 2 * needed > len(large):
         return None

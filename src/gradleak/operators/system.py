@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,10 +11,9 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from gradleak.errors import NumericsError
 from gradleak.operators import gram
-from gradleak.operators.base import Operator, Solution
+from gradleak.operators.base import Operator
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
-from gradleak.operators.kernel import KernelPart
 
 # Relative to the largest singular value, after each row of K was scaled to length 1. In the
 # layers measured, true directions lie above 1e-7 and the dependencies of docs/rank.md below 1e-13.
@@ -30,6 +29,17 @@ INNER = 1e-4
 ABOVE_DAMPING = 100.0
 # Largest number of unknowns to decompose U for a smallest singular value the factor misses.
 DENSE_CONDITION = 3000
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A least-squares solution of U x = V."""
+
+    x: np.ndarray  # the solution (n,): of all minimisers, the one nearest to the start
+    residual: float  # ||U x − V||
+    iterations: int  # steps of the solver; 0 for a direct solve
+    # ``direct``, ``converged``, ``stalled`` (only rounding errors are left) or ``iteration limit``.
+    stop: str
 
 
 class LayerSystem(Operator):
@@ -58,16 +68,12 @@ class LayerSystem(Operator):
         keep: np.ndarray | None = None,
         pinned: np.ndarray | None = None,
     ) -> None:
-        for name, mask, size in (
-            ("keep", keep, convolution.shape[0]),
-            ("pinned", pinned, convolution.shape[1]),
-        ):
+        masks = ("keep", keep), ("pinned", pinned)
+        for (name, mask), size in zip(masks, convolution.shape, strict=True):
             if mask is not None and (mask.shape != (size,) or mask.dtype != np.bool_):
                 raise NumericsError(f"The mask '{name}' must be {size} booleans.")
-        self.convolution = convolution
-        self.gradient = gradient
-        self.keep = keep
-        self.pinned = pinned
+        self.convolution, self.gradient = convolution, gradient
+        self.keep, self.pinned = keep, pinned
         self.weights = convolution.matrix if keep is None else convolution.matrix[keep]
         self.weights_t = convolution.transposed if keep is None else self.weights.T.tocsr()
         self.split = self.weights.shape[0]
@@ -117,12 +123,7 @@ class LayerSystem(Operator):
 
     @cached_property
     def _blocks(self) -> gram.ChannelBlocks:
-        block = self.gradient.block
-        if block.shape[0] * block.shape[1] < block.shape[2]:
-            return gram.ChannelBlocks(np.empty((0, 0)), float("inf"))
-        squares = float(self.weights.multiply(self.weights).sum()) / self.shape[1]
-        norm = gram.largest_singular_value(_WeightRows(self.weights, self.weights_t), 15)
-        return gram.ChannelBlocks.of(self.gradient, norm, squares)
+        return gram.ChannelBlocks(self.gradient, self.weights, self.weights_t)
 
     def _normal_factor(self) -> gram.NormalFactor:
         parts = (self.convolution, self.gradient, self.keep, self.pinned)
@@ -136,7 +137,7 @@ class LayerSystem(Operator):
     def _row_lengths(self) -> np.ndarray:
         channels = self.convolution.conv_shape.channels
         each = np.linalg.norm(self.gradient.block, axis=2)[:, None, :]
-        lengths = np.tile(each, (1, channels, 1)).ravel()
+        lengths = each.repeat(channels, axis=1).ravel()
         return np.where(lengths > 0, lengths, 1.0)
 
     def _filter_factors(self, factor: float) -> np.ndarray:
@@ -163,8 +164,8 @@ class LayerSystem(Operator):
         return self.balanced(factor), scaled
 
     @cached_property
-    def _kernel_part(self) -> KernelPart:
-        return KernelPart.of(self.convolution, self.gradient, self._row_lengths, RANK_TOLERANCE)
+    def _kernel_part(self) -> gram.KernelPart:
+        return gram.KernelPart(self.convolution, self.gradient, self._row_lengths, RANK_TOLERANCE)
 
     @cached_property
     def rank(self) -> int:
@@ -194,7 +195,7 @@ class LayerSystem(Operator):
         factor, n = self._factor, self.shape[1]
         if not factor.suspects:
             return n
-        limit = RANK_TOLERANCE * gram.largest_singular_value(self)
+        limit = RANK_TOLERANCE * gram.largest_singular_value(self.normal, n)
         count = factor.suspects + max(10, factor.suspects // 20)
         while True:
             count = min(n, count)
@@ -228,7 +229,7 @@ class LayerSystem(Operator):
         factor = self._normal_factor()
         missing = self.shape[1] - self.rank if factor.suspects else 0
         lowest = gram.lowest_singular_values(self, factor, missing + 1)[-1]
-        return float(gram.largest_singular_value(self, 200) / lowest)
+        return float(gram.largest_singular_value(self.normal, self.shape[1], 200) / lowest)
 
     def _column_condition(self) -> float | None:
         """Both ends of the spectrum by Lanczos; None where conjugate gradients do not converge.
@@ -242,12 +243,12 @@ class LayerSystem(Operator):
         size = self.shape[1]
         start = np.random.default_rng(0).standard_normal(size)
         options = {"k": 1, "tol": 1e-3, "v0": start, "return_eigenvectors": False}
-        normal = LinearOperator((size, size), lambda v: self.adjoint(self.apply(v)), dtype=float)
+        normal = LinearOperator((size, size), self.normal, dtype=float)
 
         def inverse(v: np.ndarray) -> np.ndarray:
             floor = 1e-20 * float(v @ factor.solve(v))
             x = gram.conjugate_gradients(self, factor.solve, v, floor, 200)[0]
-            rest = v - self.adjoint(self.apply(x))
+            rest = v - self.normal(x)
             if float(rest @ factor.solve(rest)) > INNER**2 * float(v @ x):
                 raise _Unsolved
             return x
@@ -265,7 +266,7 @@ class LayerSystem(Operator):
             factor = self._normal_factor()
             lowest = float(gram.lowest_singular_values(self, factor, 1)[0])
             if lowest**2 >= ABOVE_DAMPING * factor.damping:
-                return gram.largest_singular_value(self, 200) / lowest
+                return gram.largest_singular_value(self.normal, size, 200) / lowest
         if size > DENSE_CONDITION:
             raise NumericsError(
                 f"dJ/dZ outweighs the weights so far that the smallest of {size} singular values "
@@ -316,32 +317,15 @@ class LayerSystem(Operator):
         if self.path == "row":
             return self._kernel_part.solve(self, values), 0, "direct"
         if self.path == "dense":
-            return self._solve_dense(values), 0, "direct"
+            cond = max(self.shape) * np.finfo(float).eps
+            options = {"lapack_driver": "gelsy", "overwrite_a": True, "check_finite": False}
+            return linalg.lstsq(self.dense(), values, cond=cond, **options)[0], 0, "direct"
         if self.path == "blocks":
             found = gram.refined_solve(self, self._blocks.solve, values, np.zeros(self.shape[1]))
             if found[2] == "converged":
                 return found
         return gram.proximal_solve(self, self._factor, values)
 
-    def _solve_dense(self, values: np.ndarray) -> np.ndarray:
-        cond = max(self.shape) * np.finfo(float).eps
-        options = {"lapack_driver": "gelsy", "overwrite_a": True, "check_finite": False}
-        return linalg.lstsq(self.dense(), values, cond=cond, **options)[0]
-
 
 class _Unsolved(Exception):
     """Conjugate gradients ended without a solution."""
-
-
-class _WeightRows(Operator):
-    """A sparse matrix and its transpose as an operator."""
-
-    def __init__(self, matrix: np.ndarray, transposed: np.ndarray) -> None:
-        self.matrix, self.transposed = matrix, transposed
-        self.shape = matrix.shape
-
-    def apply(self, x: np.ndarray) -> np.ndarray:
-        return self.matrix @ x
-
-    def adjoint(self, y: np.ndarray) -> np.ndarray:
-        return self.transposed @ y

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -27,6 +27,12 @@ class Server(Method):
     @abstractmethod
     def corrupt(self, chain: Chain, weights: Arrays, seed: int) -> Sent:
         """Return the parameters sent instead of `weights`, and the values of the secret."""
+
+
+class HonestServer(Method):
+    """The model's own weights, which clients get without a job."""
+
+    method: Literal["honest"] = "honest"
 
 
 def build(settings: Mapping[str, Any]) -> Server:

@@ -7,8 +7,7 @@ from pydantic import Field, PositiveFloat
 
 from gradleak.models.chain import Chain, ConvLayer
 from gradleak.servers.base import Arrays, Sent, Server
-from gradleak.servers.classifier import write_classifier
-from gradleak.servers.convolutions import check_spare, write_convolutions
+from gradleak.servers.parameters import check_silent, write_classifier, write_convolutions
 from gradleak.servers.plan import plan
 from gradleak.servers.secret import REFERENCES
 from gradleak.settings.fields import Count, Whole
@@ -41,19 +40,30 @@ class MkorServer(Server):
     # B, added to the bias of the first class: its probability is near 1, and those of the other
     # classes of the order e^−B.
     output_bias: Annotated[float, Field(ge=0)] = 0.0
-    paths: Count = (
-        1  # pairs of nodes of each class; dropout has to hit all to lose it (section 3.5)
-    )
+    # Pairs of nodes of each class; dropout has to hit all to lose it (section 3.5).
+    paths: Count = 1
 
     def corrupt(self, chain: Chain, weights: Arrays, seed: int) -> Sent:
         """See `gradleak.servers.base.Server`."""
         generator = np.random.default_rng(seed)
         sent = {name: value.copy() for name, value in weights.items()}
-        if self.convolutions != "naive":
-            check_spare(chain, self.spare)
-        values = write_convolutions(self, chain, sent, plan(chain, self.shifts), generator)
+        spare = "naive" if self.convolutions == "naive" else self.spare
+        if spare == "silent":
+            check_silent(chain)
+        betas = self.beta if isinstance(self.beta, list) else [self.beta]
+        given = chain, sent, plan(chain, self.shifts), generator
+        values = write_convolutions(*given, betas=betas, noise=self.noise, spare=spare)
         values["references"] = references(chain, sent)
-        values |= write_classifier(self, chain, sent, values["references"], generator)
+        values |= write_classifier(
+            chain,
+            sent,
+            values["references"],
+            generator,
+            kind=self.classifier,
+            paths=self.paths,
+            sigma=self.sigma,
+            output_bias=self.output_bias,
+        )
         return sent, values
 
 

@@ -93,17 +93,12 @@ def _through(plan: Plan, layer: ConvLayer, both: bool, shift: bool) -> Plan:
 
 
 def _central_tap(layer: ConvLayer, shift: bool) -> np.ndarray:
-    """Tap (2,) that copies read: the kernel's centre; without padding, one that covers the middle.
-
-    A convolution without padding leaves a margin of its input unread, which is split evenly.
-    """
-    shape, out = layer.shape, []
-    for size, kernel, stride, padding, count in zip(
-        shape.size, shape.kernel, shape.stride, shape.padding, shape.output, strict=True
-    ):
-        spare = size - 1 - stride * (count - 1) - int(shift)
-        most = kernel - 1 - int(shift)
-        out.append((kernel - 1) // 2 if padding else min(max(spare // 2, 0), most))
+    """Tap (2,) that copies read: the kernel's centre; without padding, the input's middle."""
+    out = []
+    for axis in layer.shape.axes:
+        spare = axis.size - 1 - axis.stride * (axis.positions - 1) - int(shift)
+        most = axis.kernel - 1 - int(shift)
+        out.append((axis.kernel - 1) // 2 if axis.padding else min(max(spare // 2, 0), most))
     return np.array(out)
 
 

@@ -41,29 +41,25 @@ class Secret:
     values: Mapping[str, np.ndarray]
 
 
-class Secrets:
+class Secrets(dict[str, list[Secret]]):
     """Secrets ``{chain: [secret of each seed]}`` of all networks and seeds in a model file."""
-
-    def __init__(self, entries: Mapping[str, list[Secret]]) -> None:
-        self._entries = entries
 
     def of(self, chain: str, seed: int) -> Secret:
         """Secret of one network under one seed."""
-        return self._entries[chain][seed]
+        return self[chain][seed]
 
     def save(self, path: str, provenance: dict[str, Any]) -> None:
         """Write a secret file."""
-        entries = self._entries.items()
         tensors = {
             f"{chain}/{name}": np.stack([secret.values[name] for secret in drawn])
-            for chain, drawn in entries
+            for chain, drawn in self.items()
             for name in drawn[0].values
         }
-        first = next(iter(self._entries.values()))[0]
+        first = next(iter(self.values()))[0]
         metadata = {
             "method": first.method,
             "settings": dict(first.settings),
-            "fingerprints": {chain: [s.fingerprint for s in drawn] for chain, drawn in entries},
+            "fingerprints": {chain: [s.fingerprint for s in own] for chain, own in self.items()},
             "provenance": provenance,
         }
         write_tensors(path, tensors, metadata)
@@ -72,22 +68,18 @@ class Secrets:
     def read(path: str) -> Secrets:
         """Read a secret file; `ArtifactError` if it is missing, damaged or of another kind."""
         tensors, metadata = read_tensors(path, _Metadata)
-        with whole(path):
-            return Secrets._of(tensors, metadata)
-
-    @staticmethod
-    def _of(tensors: dict[str, np.ndarray], metadata: Mapping[str, Any]) -> Secrets:
-        """Secrets in a file's content, for each seed that has a fingerprint."""
         entries = {}
-        for chain, marks in metadata["fingerprints"].items():
-            own = select(tensors, chain)
-            for name, (kinds, shape) in NEEDED[metadata["method"]].items():
-                check_array(own, name, kinds, (len(marks), *shape))
-            for name, value in own.items():
-                if value.shape[:1] != (len(marks),) or not np.isfinite(value).all():
-                    raise ValueError(f"array '{chain}/{name}' has no value for each draw")
-            entries[chain] = [
-                Secret(metadata["method"], mark, metadata["settings"], select(tensors, chain, seed))
-                for seed, mark in enumerate(marks)
-            ]
+        with whole(path):
+            method, settings = metadata["method"], metadata["settings"]
+            for chain, marks in metadata["fingerprints"].items():
+                own = select(tensors, chain)
+                for name, (kinds, shape) in NEEDED[method].items():
+                    check_array(own, name, kinds, (len(marks), *shape))
+                for name, value in own.items():
+                    if value.shape[:1] != (len(marks),) or not np.isfinite(value).all():
+                        raise ValueError(f"array '{chain}/{name}' has no value for each draw")
+                entries[chain] = [
+                    Secret(method, mark, settings, select(tensors, chain, seed))
+                    for seed, mark in enumerate(marks)
+                ]
         return Secrets(entries)

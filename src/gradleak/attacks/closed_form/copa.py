@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from pydantic import PositiveFloat
+from pydantic import PositiveFloat, PrivateAttr
 
 from gradleak.attacks.base import Attack, AttackerView, LayerFacts, Reconstruction
+from gradleak.attacks.closed_form.rgap import inapplicable
 from gradleak.models.activations import INSIDE
 from gradleak.models.chain import Chain
 from gradleak.settings.fields import AmountOrName
 
 if TYPE_CHECKING:
-    from gradleak.attacks.closed_form.layerwise import ConvolutionCache, LayerAnswer, LayerTask
-    from gradleak.operators.convolution import Convolution
+    from gradleak.attacks.closed_form.layerwise import LayerAnswer, LayerTask
 
 
 class Copa(Attack):
@@ -36,16 +35,10 @@ class Copa(Attack):
     optimiser: Literal["lbfgs", "levenberg_marquardt", "adam"] = "lbfgs"
     iterations: AmountOrName = 500  # maximum number of the optimiser's steps
 
-    @cached_property
-    def _cache(self) -> ConvolutionCache:
-        from gradleak.attacks.closed_form.layerwise import ConvolutionCache
-
-        return ConvolutionCache()
+    _cache: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     def applies(self, chain: Chain) -> str | None:
         """See `gradleak.attacks.base.Attack`."""
-        from gradleak.attacks.closed_form.layerwise import inapplicable
-
         return inapplicable(chain)
 
     def run(self, view: AttackerView, seed: int) -> Reconstruction:
@@ -53,53 +46,32 @@ class Copa(Attack):
         from gradleak.attacks.closed_form.layerwise import walk
 
         generator = np.random.default_rng(seed)
+        return walk(view, self._cache, lambda task: self._solve(task, generator))
 
-        def solve(task: LayerTask) -> LayerAnswer:
-            if task.before is None:
-                return self._first(task, generator)
-            return self._hidden(task, generator)
-
-        return walk(view, self._cache, solve)
-
-    def _first(self, task: LayerTask, generator: np.random.Generator) -> LayerAnswer:
-        """Solve eq. (6): quadratic, so descent from X₀ ends at the minimiser nearest to X₀."""
-        from gradleak.attacks.closed_form.layerwise import LayerAnswer
-
-        begin = None
-        if self.start == "random":
-            begin = generator.uniform(-self.first_spread, self.first_spread, task.system.shape[1])
-        solution = task.system.solve(task.values, begin)
-        residual = solution.residual / float(np.linalg.norm(task.values))
-        facts = LayerFacts(task.layer.name, "6", residual, solution.iterations, solution.stop)
-        return LayerAnswer(solution.x, None, facts)
-
-    def _hidden(self, task: LayerTask, generator: np.random.Generator) -> LayerAnswer:
-        """Solve eq. (5) or (7) in Y, the linear output of the layer before, with X = A(Y)."""
+    def _solve(self, task: LayerTask, generator: np.random.Generator) -> LayerAnswer:
+        """Solve eq. (6) in X of the first layer, else (5) or (7) in Y with X = A(Y)."""
         from gradleak.attacks.closed_form.layerwise import LayerAnswer
         from gradleak.attacks.closed_form.least_squares import OPTIMISERS, LayerProblem
 
-        assert task.before is not None and task.before_convolution is not None
-        before = task.before_convolution
-        constrained = self._constrained(before)
-        clipped = 0
-        if self.start == "rgap":
-            estimate = task.system.solve(task.values).x
-            opened = task.before.activation.open(estimate, INSIDE)
+        name, system, before = task.layer.name, task.system, task.before_convolution
+        begin, length = None, float(np.linalg.norm(task.values))
+        if self.start == "random":
+            spread = self.hidden_spread if before else self.first_spread
+            begin = generator.uniform(-spread, spread, system.shape[1])
+        if task.before is None or before is None:
+            solution = system.solve(task.values, begin)
+            how = solution.residual / length, solution.iterations, solution.stop
+            return LayerAnswer(solution.x, None, LayerFacts(name, "6", *how))
+        activation, clipped = task.before.activation, 0
+        if begin is None:
+            opened = activation.open(system.solve(task.values).x, INSIDE)
             begin, clipped = opened.z, opened.clipped
-        else:
-            size = task.system.shape[1]
-            begin = generator.uniform(-self.hidden_spread, self.hidden_spread, size)
-        given, activation = (task.system, task.values), task.before.activation
+        # Eq. (19) constrains Y behind a convolution of full column rank with more rows.
+        thin = before.shape[1] < before.shape[0] and before.factor is not None
+        constrained = thin and self.pull_back == "appendix_b"
         outside = (lambda y: y - before.project(y)) if constrained else None
-        problem = LayerProblem(*given, activation, outside, task.before_bias)
+        problem = LayerProblem(system, task.values, activation, outside, task.before_bias)
         found = OPTIMISERS[self.optimiser](problem, begin, self.iterations)
-        residual = float(np.sqrt(found.trace[-1])) / float(np.linalg.norm(task.values))
-        equation, how = "7" if constrained else "5", (found.iterations, found.stop)
-        facts = LayerFacts(task.layer.name, equation, residual, *how, clipped, found.trace)
+        how = float(np.sqrt(found.trace[-1])) / length, found.iterations, found.stop
+        facts = LayerFacts(name, "7" if constrained else "5", *how, clipped, found.trace)
         return LayerAnswer(activation.forward(found.y), found.y, facts)
-
-    def _constrained(self, before: Convolution) -> bool:
-        """True if eq. (19) constrains the input of a layer behind the convolution `before`."""
-        rows, columns = before.shape
-        full_column_rank = before.is_tall and before.factor is not None and columns < rows
-        return full_column_rank and self.pull_back == "appendix_b"

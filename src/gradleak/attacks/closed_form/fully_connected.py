@@ -1,28 +1,45 @@
-"""Closed form for a fully connected layer (COPA Lemma A.1, eq. 9 to 13)."""
+"""Closed forms of fully connected layers; start of the walk (COPA Lemma A.1, eq. 9 to 13)."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import least_squares
 
+from gradleak.attacks.base import Arrays, AttackerView
+from gradleak.attacks.label_inference import (
+    check_margin_labels,
+    class_of,
+    contradiction,
+    is_positive,
+    plausible_sign,
+)
 from gradleak.errors import NumericsError
-from gradleak.models.activations import Activation
+from gradleak.models.activations import INSIDE, Activation
+from gradleak.models.chain import Chain, LinearLayer
+from gradleak.models.losses import BINARY, MarginLoss
 
+Mismatch = Callable[[np.ndarray], np.ndarray]
 SCALE_GRID = np.geomspace(1e-4, 1e4, 801)
 FINER = 41
+TIGHT = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15}
 # Relative misfit of dJ/dW; gradients in float32 reach about 1e-6.
 ROOT_TOLERANCE = 1e-4
 # Noise and batches change the first singular triplet of dJ/dW by about the second's size.
 NOISE_FACTOR = 3.0
+# An input is refuted by a misfit this many times another's, unless it is as small as rounding
+# makes it.
+DECISIVE, SMALL = 10.0, 1e-3
 
 
 @dataclass(frozen=True)
-class LinearSolution:
-    """Input of a fully connected layer."""
+class Beginning:
+    """One input of the last layer that explains its gradient."""
 
-    x: np.ndarray  # input (n,)
+    x: np.ndarray  # (n,)
     delta: np.ndarray  # dJ/dz (m,)
+    label: int | None  # matching label, None where none was needed
+    note: str = ""  # message for the attacker, empty if there is none
 
 
 def from_delta(weight_gradient: np.ndarray, delta: np.ndarray) -> np.ndarray:
@@ -57,7 +74,7 @@ def last_layer(
     bias_gradient: np.ndarray | None,
     activation: Activation,
     label: int | None,
-) -> tuple[LinearSolution, ...]:
+) -> tuple[Beginning, ...]:
     """Inputs of the last layer under cross-entropy that explain its gradient, best first.
 
     They do so within `ROOT_TOLERANCE`, or within its distance from rank one where that is larger
@@ -71,19 +88,12 @@ def last_layer(
     `NumericsError` if the gradient is zero, or no scale explains it.
     """
     if bias_gradient is not None:
-        return (LinearSolution(from_delta(weight_gradient, bias_gradient), bias_gradient),)
+        return (Beginning(from_delta(weight_gradient, bias_gradient), bias_gradient, label),)
     if label is None:
         raise NumericsError(
             "Without a bias the last layer's closed form needs the label; grant it "
             "(label: granted)."
         )
-    return _without_bias(weight, weight_gradient, activation, label)
-
-
-def _without_bias(
-    weight: np.ndarray, weight_gradient: np.ndarray, activation: Activation, label: int
-) -> tuple[LinearSolution, ...]:
-    """Find every scale t of x = t·u for which dJ/dz(t·W u) fits the gradient."""
     left, values, right = np.linalg.svd(weight_gradient.astype(np.float64), full_matrices=False)
     if not values[0] > 0:
         raise NumericsError("The last layer's gradient is zero; nothing can be reconstructed.")
@@ -109,38 +119,155 @@ def _without_bias(
             "(eq. 10 without bias); check the label and the activation."
         )
     return tuple(
-        LinearSolution(scale * direction, _loss_gradient(scale * logits, activation, label))
+        Beginning(scale * direction, _loss_gradient(scale * logits, activation, label), label)
         for scale in scales[fitting]
     )
 
 
-def _minima(mismatch: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Find the scales at which ||mismatch|| has a local minimum, ascending.
-
-    They are bracketed on `SCALE_GRID` and again on a grid `FINER` times as fine, so that only
-    minima within about 1e-3 of each other, equal for any purpose, are merged. Gauss-Newton then
-    refines each root to rounding.
-    """
+def _minima(mismatch: Mismatch) -> np.ndarray:
+    """Scales at local minima of ||mismatch||, ascending; within about 1e-3 they are merged."""
     found: list[float] = []
     for first, last in _valleys(mismatch, SCALE_GRID):
         for low, high in _valleys(mismatch, np.geomspace(first, last, 2 * FINER)):
+            start, end = np.log(low), np.log(high)
             fit = least_squares(
                 lambda log: mismatch(np.exp(log))[:, 0],
-                [0.5 * (np.log(low) + np.log(high))],
-                bounds=([np.log(low)], [np.log(high)]),
-                xtol=1e-15,
-                ftol=1e-15,
-                gtol=1e-15,
+                [0.5 * (start + end)],
+                bounds=([start], [end]),
+                **TIGHT,
             )
             found.append(float(np.exp(fit.x[0])))
     return np.unique(found)
 
 
-def _valleys(
-    mismatch: Callable[[np.ndarray], np.ndarray], grid: np.ndarray
-) -> list[tuple[float, float]]:
+def _valleys(mismatch: Mismatch, grid: np.ndarray) -> list[tuple[float, float]]:
     sizes = np.linalg.norm(mismatch(grid), axis=0)
     padded = np.concatenate([[np.inf], sizes, [np.inf]])
     lowest = (padded[1:-1] < padded[:-2]) & (padded[1:-1] <= padded[2:])
     ends = np.concatenate([grid[:1], grid, grid[-1:]])
     return [(float(ends[i]), float(ends[i + 2])) for i in np.flatnonzero(lowest)]
+
+
+def beginnings(view: AttackerView, weights: Arrays, gradients: Arrays) -> tuple[Beginning, ...]:
+    """Return all inputs of the last layer that neither its gradient nor the layer before refutes.
+
+    `weights` and `gradients` are those of `view` in the precision to compute in. Raises
+    `NumericsError` if the loss does not fit the network, the gradient is zero, μ cannot be
+    determined, or the granted label contradicts the gradient.
+    """
+    last = view.chain.layers[-1]
+    assert isinstance(last, LinearLayer)
+    weight, gradient = weights[f"{last.name}.weight"], gradients[f"{last.name}.weight"]
+    bias_gradient, dtype = gradients.get(f"{last.name}.bias"), weight.dtype
+    if view.loss not in BINARY:
+        found = last_layer(weight, gradient, bias_gradient, last.activation, class_of(view))
+        kept = _unrefuted(found, view, weights, gradients)
+    else:
+        _check_margin(view, last)
+        if bias_gradient is None:
+            kept = _margin_without_bias(view, weights, gradients)
+        else:
+            kept = [_margin_with_bias(view, weights, gradients)]
+    return tuple(replace(s, x=s.x.astype(dtype), delta=s.delta.astype(dtype)) for s in kept)
+
+
+def _check_margin(view: AttackerView, last: LinearLayer) -> None:
+    if last.outputs != 1:
+        raise NumericsError(
+            f"The {view.loss} loss needs one output, but {last.name} has {last.outputs}; use loss: "
+            "cross_entropy."
+        )
+    if last.activation.name != "identity":
+        raise NumericsError(
+            f"The {view.loss} loss takes the margin from {last.name} directly, but it is followed "
+            f"by '{last.activation.name}'; use activation: identity there."
+        )
+    check_margin_labels(view)
+
+
+def _margin_with_bias(view: AttackerView, weights: Arrays, gradients: Arrays) -> Beginning:
+    """Solve db = y·ℓ'(μ) = k_d: ℓ' < 0 gives y, and, monotone, a single μ, without a twin."""
+    name = view.chain.layers[-1].name
+    delta = gradients[f"{name}.bias"]
+    x, label = from_delta(gradients[f"{name}.weight"], delta), -int(np.sign(delta[0]))
+    if view.batch == 1 and view.label not in (None, label):
+        raise contradiction(-label)
+    output = weights[f"{name}.weight"][0] @ x + weights[f"{name}.bias"][0]
+    slope = label * MarginLoss(view.loss).derivative(label * output)
+    off = abs(float(slope) / float(delta[0]) - 1.0)
+    note = f"μ and the bias gradient differ by {off:.1g}" if off > SMALL else ""
+    return Beginning(x, delta, label, note if view.batch == 1 else "")
+
+
+def _margin_without_bias(view: AttackerView, weights: Arrays, gradients: Arrays) -> list[Beginning]:
+    """Solve ∇w·w = ∂ℓ/∂μ·μ: one or two μ (eq. 9), k_d = y·ℓ'(μ) and x = ∇w / k_d.
+
+    Both y are tried where x may have either sign, to find the label or that the granted one is
+    wrong. The layer before refutes one of them, unless the network is odd (Identity, Tanh, no
+    bias): then −x and −y give the same gradient as x and y, both stay, and only the images can
+    decide.
+    """
+    name = f"{view.chain.layers[-1].name}.weight"
+    weight, gradient = weights[name][0], gradients[name][0]
+    loss = MarginLoss(view.loss)
+    slopes = [float(loss.derivative(np.array(mu))) for mu in loss.margins(float(gradient @ weight))]
+    if not all(slopes):
+        raise NumericsError(
+            "One of the two μ that the last layer's gradient allows is so large that the slope of "
+            f"the {view.loss} loss there is 0 in float64; the gradient is too small to use."
+        )
+    sign = plausible_sign(view, gradient)
+    trusted = view.label if view.batch > 1 else None
+    labels = [trusted] if trusted else [sign] if sign and is_positive(view) else [1, -1]
+    every = [
+        Beginning(gradient / (y * slope), np.array([y * slope]), y)
+        for y in labels
+        for slope in slopes
+    ]
+    found = _unrefuted(every, view, weights, gradients)
+    left = {one.label for one in found}
+    if view.label is not None and view.label not in left:
+        raise contradiction(view.label)
+    # The granted label, else the likely one; all if nothing determines it.
+    label = view.label if view.label is not None else sign
+    return [one for one in found if one.label == label] if label in left else found
+
+
+def _unrefuted(
+    found: Sequence[Beginning], view: AttackerView, weights: Arrays, gradients: Arrays
+) -> list[Beginning]:
+    """Candidates that the layer before the last does not refute, in the same order."""
+    several = len(found) > 1 and len(view.chain.layers) > 1
+    misfits = disagreements(view.chain, weights, gradients, found) if several else None
+    if misfits is None:
+        return list(found)
+    limit = max(DECISIVE * min(misfits), SMALL)
+    return [one for one, misfit in zip(found, misfits, strict=True) if misfit <= limit]
+
+
+def disagreements(
+    chain: Chain, weights: Arrays, gradients: Arrays, found: Sequence[Beginning]
+) -> list[float] | None:
+    """Return by how much the layer before the last contradicts each candidate, without solving it.
+
+    In every layer, fully connected or convolution, Z = W x and ∇W = δ x^T summed over positions,
+    so W ∇W^T = Z δ^T (O, O), whatever x is. The left side is known; Z = A^-1(X) − bias and
+    δ = dJ/dX ⊙ A'(Z) follow from a candidate. The contradiction is ||W ∇W^T − Z δ^T|| / ||W ∇W^T||;
+    None where ReLU hides Z.
+    """
+    layer, last = chain.layers[-2], chain.layers[-1]
+    if layer.activation.name == "relu":
+        return None
+    weight, gradient = weights[f"{layer.name}.weight"], gradients[f"{layer.name}.weight"]
+    filters = weight.shape[0]
+    expected = weight.reshape(filters, -1) @ gradient.reshape(filters, -1).T
+    scale = max(float(np.linalg.norm(expected)), np.finfo(float).tiny)
+    bias = weights[f"{layer.name}.bias"][:, None] if layer.bias else 0.0
+    out = []
+    for begin in found:
+        z = layer.activation.open(begin.x, INSIDE).z
+        back = weights[f"{last.name}.weight"].T @ begin.delta
+        delta = (back * layer.activation.derivative(z)).reshape(filters, -1)
+        product = (z.reshape(filters, -1) - bias) @ delta.T
+        out.append(float(np.linalg.norm(product - expected)) / scale)
+    return out

@@ -85,7 +85,8 @@ class Unlock(Attack):
         if label is None:
             raise NumericsError("The label is neither granted nor told by the gradient; grant it.")
         first = view.chain.convolutions[0]
-        s = _channels(first.activation.open(features.ravel(), INSIDE).z, first)
+        opened = first.activation.open(features.ravel(), INSIDE).z
+        s = np.asarray(opened, np.float64).reshape(first.shape.filters, -1)
         beta, gamma = s.mean(1, keepdims=True), s.std(1, keepdims=True)
         # A γ of 0, as from ReLU in the lock, makes a channel constant and uninformative.
         alive = np.flatnonzero(gamma > CONSTANT * gamma.max())
@@ -99,7 +100,14 @@ class Unlock(Attack):
         layers = (*layers, facts)
         more = f"; {FIRST} leaves {free} unknowns free" if free else ""
         stop = f"closed form; brightness is free{more}"
-        return Reconstruction(image[None], stop, layers, label, failure=self._failure(layers))
+        worst, failure = max(layers, key=lambda one: one.residual), ""
+        if worst.residual > self.failure_residual:
+            failure = (
+                f"The equations of {worst.layer} contradict each other (relative residual "
+                f"{worst.residual:.2g}, above failure_residual: {self.failure_residual:g}); use "
+                "dlg with lock: fit."
+            )
+        return Reconstruction(image[None], stop, layers, label, failure=failure)
 
     def _image(
         self, view: AttackerView, normed: np.ndarray, pulled: np.ndarray, alive: np.ndarray
@@ -141,16 +149,6 @@ class Unlock(Attack):
         image = _filled(image, view, centre=not any(shape.padding))
         return image, float(off / size), matrix.shape[1] - int(rank)
 
-    def _failure(self, layers: tuple[LayerFacts, ...]) -> str:
-        worst = max(layers, key=lambda one: one.residual)
-        if worst.residual <= self.failure_residual:
-            return ""
-        return (
-            f"The equations of {worst.layer} contradict each other (relative residual "
-            f"{worst.residual:.2g}, above failure_residual: {self.failure_residual:g}); use dlg "
-            "with lock: fit."
-        )
-
 
 def tail_of(chain: Chain) -> Chain:
     """Return the network behind the first convolution, fed with that layer's output."""
@@ -184,10 +182,6 @@ def _behind(view: AttackerView) -> AttackerView:
     return replace(view, **own, low=low, high=high, keys={}, starts=None)
 
 
-def _channels(values: np.ndarray, layer: ConvLayer) -> np.ndarray:
-    return np.asarray(values, np.float64).reshape(layer.shape.filters, -1)
-
-
 def _back(view: AttackerView, features: np.ndarray, label: int, s: np.ndarray) -> np.ndarray:
     """Return ∂ℓ/∂s (O, P) by a backward pass through the tail."""
     from gradleak.models.numpy_autodiff import deltas
@@ -198,8 +192,8 @@ def _back(view: AttackerView, features: np.ndarray, label: int, s: np.ndarray) -
     weights = dict(behind.weights)
     delta = deltas(behind.chain, weights, features, label, view.loss)[second.name]
     convolution = Convolution(weights[f"{second.name}.weight"].astype(np.float64), second.shape)
-    back = _channels(convolution.adjoint(delta.ravel()), first)
-    return back * first.activation.derivative(s)
+    back = convolution.adjoint(delta.ravel()).reshape(first.shape.filters, -1)
+    return np.asarray(back * first.activation.derivative(s))
 
 
 def _filled(image: np.ndarray, view: AttackerView, *, centre: bool) -> np.ndarray:

@@ -5,20 +5,10 @@ from contextlib import suppress
 import numpy as np
 
 from gradleak.attacks.base import AttackerView
-from gradleak.attacks.closed_form.layerwise import (
-    ConvolutionCache,
-    LayerAnswer,
-    LayerTask,
-    inapplicable,
-    walk,
-)
-from gradleak.attacks.closed_form.rgap import minimum_norm
+from gradleak.attacks.closed_form.layerwise import ConvolutionCache, LayerAnswer, LayerTask, walk
+from gradleak.attacks.closed_form.rgap import AGREEMENT, inapplicable, minimum_norm
 from gradleak.errors import NumericsError
 from gradleak.models.activations import INSIDE, NAMES
-
-# A layer whose equations contradict each other by more than this (relative) is not used: errors
-# of the layers behind it have grown too large.
-CONTRADICTION = 1e-3
 
 
 class _Enough(Exception):
@@ -44,7 +34,7 @@ def known_deltas(view: AttackerView, cache: ConvolutionCache) -> dict[str, np.nd
         if task.free:
             raise _Enough
         answer = minimum_norm(task, rows="balanced")
-        if answer.facts.residual > CONTRADICTION:
+        if answer.facts.residual > AGREEMENT:
             raise _Enough
         return answer
 

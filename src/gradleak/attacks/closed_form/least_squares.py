@@ -11,6 +11,7 @@ from gradleak.models.activations import Activation
 from gradleak.operators.base import Operator
 
 Penalty = Callable[[np.ndarray], np.ndarray]
+Residuals = tuple[np.ndarray, np.ndarray | float]
 INITIAL_DAMPING = 1e-3
 INNER_STEPS = 150
 STALL = 1e-6
@@ -29,14 +30,12 @@ class LayerProblem:
     penalty: Penalty | None = None
     shift: np.ndarray | float = 0.0  # bias of the layer before (n,), or 0
 
-    def residuals(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
+    def residuals(self, y: np.ndarray) -> Residuals:
         """Both residual vectors at Y, the second 0 without a penalty."""
         first = self.system.apply(self.activation.forward(y)) - self.values
         return first, self.penalty(y - self.shift) if self.penalty else 0.0
 
-    def gradient(
-        self, y: np.ndarray, residuals: tuple[np.ndarray, np.ndarray | float]
-    ) -> np.ndarray:
+    def gradient(self, y: np.ndarray, residuals: Residuals) -> np.ndarray:
         """Half of dF/dY (n,)."""
         return self.activation.derivative(y) * self.system.adjoint(residuals[0]) + residuals[1]
 
@@ -60,7 +59,7 @@ class Minimum:
     stop: str
 
 
-def square_sum(residuals: tuple[np.ndarray, np.ndarray | float]) -> float:
+def square_sum(residuals: Residuals) -> float:
     """F from its residual vectors."""
     return float(sum(np.sum(np.square(r)) for r in residuals))
 
@@ -143,18 +142,14 @@ def levenberg_marquardt(problem: LayerProblem, start: np.ndarray, iterations: in
 
 
 def _damped_step(
-    problem: LayerProblem,
-    y: np.ndarray,
-    residuals: tuple[np.ndarray, np.ndarray | float],
-    damping: float,
-    forcing: float,
+    problem: LayerProblem, y: np.ndarray, residuals: Residuals, damping: float, forcing: float
 ) -> tuple[np.ndarray, int]:
     """Solve (JᵀJ + damping·I) s = −Jᵀr by CG, to `forcing` times the first residual."""
     slope = problem.activation.derivative(y)
     system, penalty = problem.system, problem.penalty
 
     def normal(v: np.ndarray) -> np.ndarray:
-        out = slope * system.adjoint(system.apply(slope * v)) + damping * v
+        out = slope * system.normal(slope * v) + damping * v
         return out + penalty(v) if penalty else out
 
     residual = -problem.gradient(y, residuals)

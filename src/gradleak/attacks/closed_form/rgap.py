@@ -3,22 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import PrivateAttr
 
 from gradleak.attacks.base import Attack, AttackerView, LayerFacts, Reconstruction
-from gradleak.models.activations import INSIDE, NAMES
+from gradleak.models.activations import INSIDE, INVERTIBLE, NAMES
 from gradleak.models.chain import Chain, ConvLayer
 from gradleak.settings.fields import Precision
 
 if TYPE_CHECKING:
-    from gradleak.attacks.closed_form.layerwise import ConvolutionCache, LayerAnswer, LayerTask
+    from gradleak.attacks.closed_form.layerwise import LayerAnswer, LayerTask
     from gradleak.operators.system import LayerSystem
 
 # A layer whose equations contradict each other by more than this (relative) has an input in error.
 AGREEMENT = 1e-3
+
+
+def inapplicable(chain: Chain, hidden: tuple[str, ...] = INVERTIBLE) -> str | None:
+    """Return why a walk that inverts activations `hidden` cannot run on `chain`, or None."""
+    for layer in chain.layers:
+        name = f"{chain.name}: {layer.name}"
+        if isinstance(layer, ConvLayer) and layer.skip:
+            return (
+                f"{name} has a skip connection, which the closed form does not walk; use dlg or "
+                "inverting_gradients."
+            )
+        if isinstance(layer, ConvLayer) and not layer.is_plain:
+            return (
+                f"{name} has a pool, a norm or replicated padding, which the closed form does not "
+                "walk; use dlg, inverting_gradients or mkor."
+            )
+        allowed = INVERTIBLE if layer is chain.layers[-1] else hidden
+        if layer.activation.name not in allowed:
+            return (
+                f"{name} is followed by '{layer.activation.name}', which has no inverse; choose "
+                f"one of {', '.join(allowed)}."
+            )
+    return None
 
 
 def minimum_norm(task: LayerTask, rows: str = "plain") -> LayerAnswer:
@@ -40,15 +63,11 @@ def balance(task: LayerTask) -> tuple[LayerSystem, np.ndarray]:
     ignores them. The rows of W x = Z carry the errors of the layers behind, which A^-1 amplifies
     by ||X / A'(Z)|| / ||Z − bias|| if the relative errors of all X are alike, 1 for LeakyReLU.
     """
-    return task.system.balance(task.values, _magnified(task))
-
-
-def _magnified(task: LayerTask) -> float:
     activation = task.layer.activation
     slope = np.maximum(activation.derivative(task.z), np.finfo(np.float32).eps)
     error = float(np.linalg.norm(activation.forward(task.z) / slope))
     size = float(np.linalg.norm(task.values[: task.system.split]))
-    return max(1.0, error / size) if size else 1.0
+    return task.system.balance(task.values, max(1.0, error / size) if size else 1.0)
 
 
 class RGap(Attack):
@@ -75,16 +94,10 @@ class RGap(Attack):
     # other and the two differ.
     rows: Literal["plain", "balanced"] = "plain"
 
-    @cached_property
-    def _cache(self) -> ConvolutionCache:
-        from gradleak.attacks.closed_form.layerwise import ConvolutionCache
-
-        return ConvolutionCache()
+    _cache: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     def applies(self, chain: Chain) -> str | None:
         """See `gradleak.attacks.base.Attack`."""
-        from gradleak.attacks.closed_form.layerwise import inapplicable
-
         return inapplicable(chain, NAMES)
 
     def run(self, view: AttackerView, seed: int) -> Reconstruction:
@@ -99,11 +112,15 @@ class RGap(Attack):
             misfits[task.layer.name] = float(np.linalg.norm(off) / np.linalg.norm(task.values))
             return answer
 
-        def judge(found: Reconstruction) -> str:
-            return self.failure(found, view, misfits)
-
-        how: dict[str, Any] = {"margin": INSIDE, "linear": True, "judge": judge}
-        return walk(view, self._cache, solve, precision=self.precision, **how)
+        return walk(
+            view,
+            self._cache,
+            solve,
+            precision=self.precision,
+            margin=INSIDE,
+            linear=True,
+            judge=lambda found: self.failure(found, view, misfits),
+        )
 
     def failure(
         self, found: Reconstruction, view: AttackerView, misfits: Mapping[str, float]

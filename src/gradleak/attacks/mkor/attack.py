@@ -19,7 +19,7 @@ from gradleak.client.gradient_checks import check_gradient
 from gradleak.errors import NumericsError
 from gradleak.models.chain import Chain
 from gradleak.models.losses import OF_CLASSES, RAW
-from gradleak.servers.plan import Plan, plan
+from gradleak.servers.plan import plan
 from gradleak.servers.secret import Secret
 from gradleak.settings.fields import Count, Whole
 
@@ -42,13 +42,11 @@ class Mkor(Attack):
     # The nodes that the server assigned to each class (eq. 9), or every row of the first layer,
     # weighted by the gradient that each class sends back to it (ours).
     rows: Literal["path", "all"] = "path"
-    coupling: Literal["solve", "ignore"] = (
-        "solve"  # ignore: eq. (9) as it stands, whatever the loss
-    )
+    # ignore: eq. (9) as it stands, whatever the loss
+    coupling: Literal["solve", "ignore"] = "solve"
     # Repetitions of the backward pass at the features found; 0: at those of a gray image.
     refinements: Whole = 1
-    # Fixes the direction that cross-entropy leaves open, see
-    # `gradleak.attacks.mkor.free_direction`.
+    # Fixes the direction that cross-entropy leaves open (`gradleak.attacks.mkor.free_direction`).
     free: Literal["median", "range"] = "median"
     # Bounds (eq. 17 to 19) for max pools or none; section 3.6 or two methods of ours for average.
     estimate: Literal["bounds", "direct", "average", "least_squares"] = "bounds"
@@ -106,12 +104,12 @@ class Mkor(Attack):
                 "have; choose cross_entropy."
             )
         check_gradient(view.chain, view.gradients)
-        paths = plan(view.chain, secret.settings.get("shifts"))
-        means = self._class_means(view, paths, secret)
+        batch = _Batch(self, view, secret)
+        means, paths = batch.means(), batch.paths
         values = describers(view.chain, view.weights, paths, secret, means.features)
         if view.chain.is_normalised:
             values = stretched(values, paths)
-        regions = Layout(paths, grid(view.chain), view.chain.input[0]).regions(values)
+        regions = batch.layout.regions(values)
         images = estimate(regions, view.chain.input[1:], self.estimate, self.native, view.low)
         if self.smooth is not None:
             images = smoothed(images, self.smooth)
@@ -119,89 +117,87 @@ class Mkor(Attack):
         images = np.clip(images, view.low, view.high)
         return Reconstruction(images, means.note, classes=classes, counts=counts)
 
-    def _class_means(self, view: AttackerView, paths: Plan, secret: Secret) -> ClassMeans:
+
+class _Batch:
+    """One gradient with the settings, the secret, the classifier and the paths."""
+
+    def __init__(self, attack: Mkor, view: AttackerView, secret: Secret) -> None:
+        self.attack, self.view, self.secret = attack, view, secret
+        self.paths = plan(view.chain, secret.settings.get("shifts"))
+        self.layout = Layout(self.paths, grid(view.chain), view.chain.input[0])
+        self.head = Head(view.chain, view.weights, view.loss)
+
+    def means(self) -> ClassMeans:
         """Mean features of each class with the open direction fixed and images counted again."""
-        head = Head(view.chain, view.weights, view.loss)
+        head, count = self.head, self.view.batch
         # Eq. (9) as it stands does not use the features.
-        plain = self.rows == "path" and (self.coupling == "ignore" or view.loss == RAW)
-        repeats = 0 if plain else self.refinements
-        means = self._refined(view, head, paths, secret, repeats=repeats)
-        bias = view.gradients.get(f"{head.layers[-1].name}.bias")
-        if self.coupling == "ignore" or view.loss == RAW or bias is None:
+        alone = self.attack.coupling == "ignore" or head.loss == RAW
+        repeats = 0 if alone and self.attack.rows == "path" else self.attack.refinements
+        means = self._refined(repeats=repeats)
+        bias = self.view.gradients.get(f"{head.layers[-1].name}.bias")
+        if alone or bias is None:
             return means
-        gray = head.probabilities(secret.values["references"][1:2])[0]
+        gray = head.probabilities(self.secret.values["references"][1:2])[0]
         entries = bias.astype(np.float64) / means.scale
-        if not is_needed(view.batch * (gray - entries), view.batch):
+        if not is_needed(count * (gray - entries), count):
             return means
         # All classes, so that none is missed as absent.
-        first = np.maximum(whole(view.batch * (gray - entries), view.batch), 1)
-        settled = self._likeliest(view, head, paths, secret, first)
+        first = np.maximum(whole(count * (gray - entries), count), 1)
+        free = self._likeliest(first)
 
         def way(counts: np.ndarray) -> np.ndarray:
-            found = self._refined(view, head, paths, secret, counts, settled)
-            return head.probabilities(_known(found, secret))
+            return head.probabilities(self._known(self._refined(counts, free)))
 
-        counts = recount(first, entries, view.batch, way)
+        counts = recount(first, entries, count, way)
         found = np.flatnonzero(counts)
         if not np.array_equal(found, means.classes):
-            return self._refined(view, head, paths, secret, counts, repeats=repeats)
+            return self._refined(counts, repeats=repeats)
         # The image counts stay: they hardly depend on the features.
         return replace(means, counts=counts[found])
 
-    def _likeliest(
-        self, view: AttackerView, head: Head, paths: Plan, secret: Secret, counts: np.ndarray
-    ) -> str:
+    def _likeliest(self, counts: np.ndarray) -> str:
         """Return how to fix the open direction for `counts`: by features of known value, if any."""
-        places, values = constants(head, view.gradients, secret.values["references"])
+        references = self.secret.values["references"]
+        places, values = constants(self.head, self.view.gradients, references)
         if not len(places):
-            return self.free
+            return self.attack.free
 
         def off(free: str) -> float:
-            found = self._refined(view, head, paths, secret, counts, free).features[:, places]
+            found = self._refined(counts, free).features[:, places]
             return float(np.nanmean(np.abs(found - values)))
 
-        return min((self.free, *ENDS), key=off)
+        return min((self.attack.free, *ENDS), key=off)
 
     def _refined(
-        self,
-        view: AttackerView,
-        head: Head,
-        paths: Plan,
-        secret: Secret,
-        counts: np.ndarray | None = None,
-        free: str | None = None,
-        repeats: int = 2,
+        self, counts: np.ndarray | None = None, free: str | None = None, repeats: int = 2
     ) -> ClassMeans:
         """Class means of `counts`, recomputed `repeats` times at the features found."""
-        given = (head, view.gradients, view.batch, secret, (self.rows, self.coupling))
+        view, how = self.view, (self.attack.rows, self.attack.coupling)
         at: np.ndarray | None = None
         for _ in range(1 + repeats):
-            means = class_means(*given, at, counts)
+            means = class_means(self.head, view.gradients, view.batch, self.secret, how, at, counts)
             if means.direction is not None:
-                means = _settled(view.chain, paths, secret, means, free or self.free)
-            at = _known(means, secret)
+                means = self._settled(means, means.direction, free or self.attack.free)
+            at = self._known(means)
         return means
 
+    def _settled(self, means: ClassMeans, direction: np.ndarray, free: str) -> ClassMeans:
+        """Class means with the open direction fixed, on the grid of regions."""
+        chain, secret = self.view.chain, self.secret
+        black, _, white = secret.values["references"]
+        span, unknown = white - black, np.full(means.features.shape, np.nan)
+        scaled = np.divide(means.features - black, span, out=unknown, where=span != 0)
+        grids = self.layout.grids(considered(chain, secret, scaled))
+        parts = [settle(values, direction, free) for values in grids]
+        moved = restored(chain, secret, self.layout.channels(parts)) * span
+        features = means.features + direction[:, None] * moved
+        note = f"{means.note}, one direction by the {FREE.get(free, free)}"
+        return replace(means, features=features, note=note)
 
-def _settled(chain: Chain, paths: Plan, secret: Secret, means: ClassMeans, free: str) -> ClassMeans:
-    """Class means with the open direction fixed, on the grid of regions."""
-    assert means.direction is not None
-    black, _, white = secret.values["references"]
-    span, unknown = white - black, np.full(means.features.shape, np.nan)
-    scaled = np.divide(means.features - black, span, out=unknown, where=span != 0)
-    layout = Layout(paths, grid(chain), chain.input[0])
-    grids = layout.grids(considered(chain, secret, scaled))
-    parts = [settle(values, means.direction, free) for values in grids]
-    moved = restored(chain, secret, layout.channels(parts)) * span
-    features = means.features + means.direction[:, None] * moved
-    note = f"{means.note}, one direction by the {FREE.get(free, free)}"
-    return replace(means, features=features, note=note)
-
-
-def _known(means: ClassMeans, secret: Secret) -> np.ndarray:
-    """Features of each class (N', n), gray where the gradient gives no information."""
-    gray: np.ndarray = secret.values["references"][1]
-    return np.where(np.isnan(means.features), gray, means.features)
+    def _known(self, means: ClassMeans) -> np.ndarray:
+        """Features of each class (N', n), gray where the gradient gives no information."""
+        gray: np.ndarray = self.secret.values["references"][1]
+        return np.where(np.isnan(means.features), gray, means.features)
 
 
 def own_secret(view: AttackerView, method: str) -> Secret:

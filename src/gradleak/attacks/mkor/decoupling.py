@@ -260,10 +260,9 @@ def _agreeing(matrix: np.ndarray, rows: np.ndarray, open_: bool) -> np.ndarray:
 def _solve(
     matrix: np.ndarray, rows: np.ndarray, open_: bool
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Solve matrix (R, N') z̄ = rows (R, n) by least squares, in float64.
+    """Least squares matrix (R, N') z̄ = rows (R, n) in float64, and the direction left if `open_`.
 
-    If `open_`, the direction of the least singular value is undetermined. It is returned too, with
-    the sign that makes it least negative, and z̄ has no component along it.
+    That of the least singular value, made least negative; z̄ has no component along it.
     """
     q, r = np.linalg.qr(matrix)
     u, size, v = np.linalg.svd(r)

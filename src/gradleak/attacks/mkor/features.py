@@ -3,7 +3,7 @@
 import numpy as np
 
 from gradleak.attacks.base import Arrays
-from gradleak.models.chain import Chain, ConvLayer
+from gradleak.models.chain import Chain
 from gradleak.servers.plan import Plan
 from gradleak.servers.secret import REFERENCES, Secret
 
@@ -26,12 +26,14 @@ def describers(
     (B, channels, H, W), NaN where a feature has no information. Channels of sign −1 hold the
     region's minimum, the others its maximum or mean.
     """
-    black = _undone(chain, weights, plan, secret, secret.values["references"][:1])
-    white = _undone(chain, weights, plan, secret, secret.values["references"][2:])
+    gray = secret.values["references"]
+    black, white, own = (
+        _undone(chain, weights, plan, secret, each) for each in (gray[:1], gray[2:], features)
+    )
     span = white - black
     span[np.abs(span) < LEAST_SPAN] = np.nan
     low, high = REFERENCES[0], REFERENCES[2]
-    return low + (high - low) * (_undone(chain, weights, plan, secret, features) - black) / span
+    return low + (high - low) * (own - black) / span
 
 
 def stretched(values: np.ndarray, plan: Plan) -> np.ndarray:
@@ -59,12 +61,13 @@ def _undone(
     for number in reversed(range(len(layers))):
         layer, step = layers[number], plan.steps[number]
         chosen = secret.values[f"channel{number + 1}"][own]
-        before = step.parent[own]
+        before, tap = step.parent[own], step.tap[own]
         source = before if number == 0 else secret.values[f"channel{number}"][before]
-        tap = step.tap[own]
         weight = weights[f"{layer.name}.weight"][chosen, source, tap[:, 0], tap[:, 1]]
         bias = weights[f"{layer.name}.bias"][chosen] if layer.bias else np.zeros(len(chosen))
-        values = _inverse(layer, values)
+        if layer.activation.name == "sigmoid":
+            inside = np.clip(values, MARGIN, 1.0 - MARGIN)
+            values = np.log(inside / (1.0 - inside))
         if layer.normed:
             # The batch's mean and deviation stay unknown: `stretched` makes up for them.
             scale, shift = (weights[f"{layer.name}_norm.{kind}"] for kind in ("weight", "bias"))
@@ -93,11 +96,3 @@ def restored(chain: Chain, secret: Secret, values: np.ndarray) -> np.ndarray:
     out = np.zeros((chain.convolutions[-1].shape.filters, *values.shape[1:]))
     out[secret.values[f"channel{len(chain.convolutions)}"]] = np.nan_to_num(values)
     return out.ravel()
-
-
-def _inverse(layer: ConvLayer, values: np.ndarray) -> np.ndarray:
-    """Inverse of a layer's activation, where its input was not cut off."""
-    if layer.activation.name != "sigmoid":
-        return values
-    inside = np.clip(values, MARGIN, 1.0 - MARGIN)
-    return np.log(inside / (1.0 - inside))

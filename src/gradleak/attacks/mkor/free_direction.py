@@ -10,6 +10,7 @@ differences weighted by how well the classes agree, values by how narrow their r
 
 import numpy as np
 
+Pair = tuple[np.ndarray, np.ndarray]  # values and their deviations
 # Ends of the range: at every place some class is black, or white.
 ENDS = ("black", "white")
 # Smallest deviation, relative to the largest, for the rounding of float32 gradients.
@@ -47,9 +48,7 @@ def settle(values: np.ndarray, direction: np.ndarray, kind: str) -> np.ndarray:
     return np.stack(out)
 
 
-def _differences(
-    known: np.ndarray, v: np.ndarray, axis: int, least: float
-) -> tuple[np.ndarray, np.ndarray]:
+def _differences(known: np.ndarray, v: np.ndarray, axis: int, least: float) -> Pair:
     """Return ∂s along an axis as the weighted median over classes, and its standard error."""
     each = -np.diff(known, axis=axis) / v[:, None, None, None]
     middle = _weighted_median(each, v)
@@ -69,11 +68,7 @@ def _weighted_median(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return found
 
 
-def _fitted(
-    values: tuple[np.ndarray, np.ndarray],
-    down: tuple[np.ndarray, np.ndarray],
-    across: tuple[np.ndarray, np.ndarray],
-) -> np.ndarray:
+def _fitted(values: Pair, down: Pair, across: Pair) -> np.ndarray:
     """Fit an image (Sy, Sx) to values and differences with deviations; neighbours fill unknowns."""
     from scipy import sparse
     from scipy.sparse.linalg import splu

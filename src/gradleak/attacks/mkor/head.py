@@ -11,14 +11,12 @@ SMALL = 5_000_000
 
 
 class Head:
-    """Fully connected layers of a network whose weights the server knows, without dropout.
-
-    `loss` is ``cross_entropy`` or ``raw_logits``.
-    """
+    """Fully connected layers with known weights, without dropout, under one of `OF_CLASSES`."""
 
     def __init__(self, chain: Chain, weights: Arrays, loss: str) -> None:
         self.layers = [layer for layer in chain.layers if isinstance(layer, LinearLayer)]
-        self.loss = loss
+        # The layer whose gradient is inverted, and the number of classes N.
+        self.first, self.classes, self.loss = self.layers[0], self.layers[-1].outputs, loss
         size = sum(layer.inputs * layer.outputs for layer in self.layers)
         self._dtype = np.dtype("float64" if size <= SMALL else "float32")
         self._weights = [
@@ -28,16 +26,6 @@ class Head:
             weights.get(f"{layer.name}.bias", np.zeros(layer.outputs)).astype(self._dtype)
             for layer in self.layers
         ]
-
-    @property
-    def first(self) -> LinearLayer:
-        """The layer whose gradient is inverted."""
-        return self.layers[0]
-
-    @property
-    def classes(self) -> int:
-        """Number of classes N."""
-        return self.layers[-1].outputs
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
         """Return p (B, N) of features (B, n): softmax of the outputs; 0 under raw logits."""

@@ -27,10 +27,7 @@ class Regions:
 
 
 class Layout:
-    """Positions of the last convolution's features among the regions.
-
-    `grid` is (H, W) of a feature map, `colours` the number of an image's channels.
-    """
+    """Where the features on a `grid` (H, W) lie among the regions of an image with `colours`."""
 
     def __init__(self, plan: Plan, grid: tuple[int, int], colours: int) -> None:
         places = [
@@ -49,10 +46,7 @@ class Layout:
         return tuple(part[group] for part in self._index)
 
     def grids(self, values: np.ndarray) -> list[np.ndarray]:
-        """Put values (B, channels, H, W) on grids of regions (B, C, Sy, Sx), NaN where none lies.
-
-        One entry for maxima or means, and one for minima if there are any.
-        """
+        """Grids (B, C, Sy, Sx) of values (B, channels, H, W): maxima or means, then any minima."""
         out = []
         for group in self._groups:
             grid = np.full((len(values), *self._shape), np.nan)
@@ -153,11 +147,7 @@ class Axis:
         self.count = count
 
     def spread(self, known: np.ndarray) -> np.ndarray:
-        """Return the matrix (pixels, cells) that gives each pixel its cell's value.
-
-        Blocks whose cell is not `known` are interpolated linearly between known ones; beyond the
-        last known one they repeat it.
-        """
+        """Matrix (pixels, cells): each pixel's cell, or linear between `known` ones."""
         blocks = np.arange(self.count)
         there = blocks[known[self.cell]]
         place = np.interp(blocks, there, np.arange(len(there)))
