@@ -22,7 +22,7 @@ from gradleak.servers.secret import Secrets
 from gradleak.training.generators import conditional_vae
 from gradleak.training.generators import files as generators
 from gradleak_audit.report import files as audits
-from gradleak_audit.report.page_pictures import Pictures
+from gradleak_audit.report.files import Pictures
 
 NET = chain(conv(4, 3), side=8, channels=1, classes=3, name="net")
 LOCKED = chain(

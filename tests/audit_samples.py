@@ -1,19 +1,26 @@
-"""Findings of audits that nobody ran, for tests of the page: every grade, gap and odd name."""
+"""Findings of audits that nobody ran: every grade, gap and odd name; what a page shows of them."""
 
 import numpy as np
 
 from gradleak_audit import result
 from gradleak_audit.attack.trials import case
-from gradleak_audit.report.page_pictures import Pictures
+from gradleak_audit.report import page
+from gradleak_audit.report.files import Pictures
+from html_tree import parse
 
 # Names as people give them; a page that does not escape them breaks.
 ODD = "<b>Net & \"Co\"</b> 'x' <script>alert(1)</script>"
 LONG = "features.denseblock1.denselayer1.very_long_name_of_a_module_that_never_ends.conv1"
 IMAGES, SEEDS = 3, 2
+# Words of each grade: its label, and how its meaning begins.
+GRADES = {
+    "leaks": ("It leaks", "At least one answer to the unchanged network was readable."),
+    "partly": ("It leaks in part", "No answer was readable, but answers were nearer to their own"),
+    "not shown": ("No leak was shown", "That is no proof of safety."),
+}
 
 
 def run(image, seed, ssim, psnr=None, **more):
-    """A run that is ok with that SSIM; with None, one that failed."""
     own = {"status": "ok", "reason": "", "psnr": psnr, "ssim": ssim}
     if ssim is None:
         own |= {"status": "failed", "reason": "the search met NaN at step 7"}
@@ -24,18 +31,15 @@ def run(image, seed, ssim, psnr=None, **more):
 
 
 def tried(change, attack, runs, batch=1):
-    """A case whose counts are those of its runs."""
     return case(change, attack, batch, runs)
 
 
 def not_applicable(change, attack, reason):
-    """A case of an attack that does not apply under a change."""
     none = [run(i, 0, None, status="not_applicable", reason=reason) for i in (0, 1)]
     return case(change, attack, 1, none)
 
 
 def runs(ssims):
-    """A run for each image and draw, in turn with these SSIMs."""
     pairs = [(image, seed) for image in range(IMAGES) for seed in range(SEEDS)]
     return [run(*pair, ssims[k % len(ssims)]) for k, pair in enumerate(pairs)]
 
@@ -49,7 +53,6 @@ def layer(name, kind="conv", **more):
 
 
 def counted(name, index, rank_kind="exact", carried=0, **more):
-    """A layer with unknowns and equations."""
     own = {"unknowns": 3072 + carried, "own_unknowns": 3072, "carried": carried, "weights": 900}
     own |= {"outputs": 2172 + carried - index, "virtual": 0, "index": index, "rank": 2060}
     own |= {"rank_kind": rank_kind, "free": 1012, "condition": 73.456}
@@ -72,9 +75,8 @@ def structure(**more):
 
 
 def part(name, title, settings, reason="", chapter="honest server"):
-    return result.AttackPart(
-        id=name, title=title, chapter=chapter, settings=settings, reason=reason
-    )
+    own = {"id": name, "title": title, "chapter": chapter, "settings": settings}
+    return result.AttackPart(**own, reason=reason)
 
 
 BAD = "malicious server"
@@ -100,12 +102,8 @@ def price(**more):
     return result.Price(**(own | {"accuracy": 0.612, "baseline": 0.655} | more))
 
 
-HALF = price(
-    parameters=0.512,
-    multiply_adds=0.25,
-    note="no data set with labels was given",
-    **dict.fromkeys(("seconds", "accuracy", "baseline")),
-)
+NOTHING = dict.fromkeys(("seconds", "accuracy", "baseline"))
+HALF = price(parameters=0.512, multiply_adds=0.25, note="no labelled data was given", **NOTHING)
 NO_SKIP = "the network has no skip that could be cut"
 NOISE, HALVED = "Noise of 0.1 & more", f"Half the filters of {LONG}"
 CHANGES = (
@@ -143,25 +141,17 @@ VERDICT = result.Verdict(
     worst=result.Worst(attack="copa", image=2, seed=0, psnr=39.7, ssim=0.99),
     ranking=("noise_1", "fewer"),
 )
-NETWORK = result.Network(
-    source=f"factory of my <file>.py, {ODD}",
-    kind=ODD,
-    input=(3, 32, 32),
-    classes=10,
-    parameters=11_173_962,
-    multiply_adds=556_651_520,
-    weights="fresh weights, seed 0",
-)
-SETTING = result.Setting(
-    loss="cross_entropy",
-    mode="training",
-    scale="laptop",
-    batches=(1, 4),
-    count=IMAGES,
-    gallery=20,
-    seeds=SEEDS,
-    images="photos that ship with scikit-image & scikit-learn",
-)
+WORDS = {"source": f"factory of my <file>.py, {ODD}", "kind": ODD, "weights": "fresh, seed 0"}
+SIZES = {
+    "input": (3, 32, 32),
+    "classes": 10,
+    "parameters": 11_173_962,
+    "multiply_adds": 556_651_520,
+}
+NETWORK = result.Network(**WORDS, **SIZES)
+HOW = {"loss": "cross_entropy", "mode": "training", "scale": "laptop", "batches": (1, 4)}
+TRIED = {"count": IMAGES, "gallery": 20, "seeds": SEEDS, "images": "photos of skimage & sklearn"}
+SETTING = result.Setting(**HOW, **TRIED)
 
 
 def audit(grade="leaks", said=None, **more):
@@ -173,15 +163,11 @@ def audit(grade="leaks", said=None, **more):
 
 
 def bare():
-    """Findings with as little in them as may be."""
     why = "two branches meet at cat."
     none = {"index": None, "critical": "", "security": None, "security_kind": ""}
     empty = structure(layers=(), security_note=f"c(M) is of a chain: {why}", chain=why, **none)
-    said = {
-        "sentence": "No attack could be run.",
-        "malicious": "A server that sends weights of its own was not tried.",
-        "worst": None,
-    } | dict.fromkeys(("rests_on", "limits", "ranking"), ())
+    said = {"sentence": "No attack could be run.", "malicious": "It was not tried.", "worst": None}
+    said |= dict.fromkeys(("rests_on", "limits", "ranking"), ())
     refused = [a.model_copy(update={"reason": a.reason or "it needs a chain"}) for a in ATTACKS]
     unchanged = change("none", "none", None, None, "", title="As it is")
     parts = {"structure": empty, "changes": (unchanged,), "cases": (), "attacks": refused}
@@ -189,7 +175,6 @@ def bare():
 
 
 def pictures(count=IMAGES, channels=3, side=32, attacks=("copa", "ig", "mkor")):
-    """Waves, and the same in noise."""
     rng = np.random.default_rng(0)
     down, across = np.mgrid[0:side, 0:side] / side
     phases = rng.uniform(0, 6, (count, channels, 1, 1))
@@ -203,3 +188,44 @@ def pictures(count=IMAGES, channels=3, side=32, attacks=("copa", "ig", "mkor")):
         for place, attack in enumerate(attacks)
     }
     return Pictures(originals, noisy)
+
+
+def tree(findings=None, shown=None, command=None):
+    findings = audit() if findings is None else findings
+    return parse(page.render(findings, pictures() if shown is None else shown, command))
+
+
+def table(of, name):
+    found = of.one("table", id=name)
+    headers = [cell.text() for cell in found.one("thead").all("th")]
+    rows = found.one("tbody").all("tr")
+    return [dict(zip(headers, row.all("th", "td"), strict=True)) for row in rows]
+
+
+def terms(*lists):
+    """Term -> text of lists of terms."""
+    pairs = [zip(listed.all("dt"), listed.all("dd"), strict=True) for listed in lists]
+    return {name.text(): text.text() for pair in pairs for name, text in pair}
+
+
+def all_terms(html, name):
+    return terms(*html.one("section", id=name).all("dl"))
+
+
+def classes(element):
+    return element.get("class", "").split()
+
+
+def absent(cell):
+    dashes = [span for span in cell.all("span") if "absent" in classes(span)]
+    if not dashes:
+        return ""
+    (dash,) = dashes
+    sign, unseen = dash.all("span")
+    assert sign.text() == "–" and sign["aria-hidden"] == "true"
+    assert dash["title"] == unseen.text() and cell.text() == f"–{unseen.text()}"
+    return unseen.text()
+
+
+def count(number):
+    return f"{number:,}".replace("-", "−")

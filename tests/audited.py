@@ -2,6 +2,7 @@
 
 import re
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,13 +11,15 @@ from torch.nn import functional
 from torchvision import models
 
 from gradleak.errors import ConfigError
-from gradleak_audit.attack.attack_suite import menu, named
+from gradleak_audit.attack.attack_suite import menu
 from gradleak_audit.attack.mitigations import variants
 from gradleak_audit.attack.networks import ChainNetwork, Shared, Task
+from gradleak_audit.attack.samples import from_embedded
+from gradleak_audit.attack.trials import Bench
 from gradleak_audit.read.conversion import convert
 from gradleak_audit.read.fx_graph import read
 
-CPU = torch.device("cpu")
+CPU, SIZE = torch.device("cpu"), (3, 16, 16)
 
 
 def made(build, seed=0):
@@ -45,12 +48,10 @@ def changes(network, batches=(1,), critical=0, norm=1.0, **more):
 
 
 def of_menu(network, name):
-    """An attack at smoke scale."""
-    return named(menu("smoke", network.multiply_adds, network.parameters), name)
+    return menu("smoke", network.multiply_adds, network.parameters)[name]
 
 
 def answer(network, name, gradient, labels, start=None):
-    """What an attack answers to one gradient."""
     return network.answers(of_menu(network, name), 0, [Shared(gradient, labels, 0, start)])[0]
 
 
@@ -64,9 +65,16 @@ def refused(*parts, match="", kind=ConfigError):
     assert re.search(match, text) and all(part in text for part in parts), text
 
 
-class Net(nn.Module):
-    """Layers by name, and what passes an image through them."""
+def photos():
+    whole = from_embedded(SIZE, 10)
+    return replace(whole, images=whole.images[:300], labels=whole.labels[:300])
 
+
+def bench(samples):
+    return Bench(samples, 2, 1, 2, 0.0, 1.0, margin=False)
+
+
+class Net(nn.Module):
     def __init__(self, run, **layers):
         super().__init__()
         self.run = run
@@ -78,8 +86,6 @@ class Net(nn.Module):
 
 
 def lenet_by_functions():
-    """PyTorch's own example style: functions, pools before activations, view."""
-
     def run(net, x):
         x = functional.relu(functional.max_pool2d(net.c1(x), 2))
         x = functional.max_pool2d(torch.tanh(net.c2(x)), 2)
@@ -91,8 +97,6 @@ def lenet_by_functions():
 
 
 def two_branches():
-    """A fine and a coarse look at the image, side by side."""
-
     def run(net, x):
         both = torch.cat([torch.tanh(net.fine(x)), torch.tanh(net.coarse(x))], 1)
         return net.head(both.flatten(1))
@@ -101,29 +105,22 @@ def two_branches():
     return Net(run, fine=fine, coarse=coarse, head=nn.Linear(8 * 16 * 16, 10))
 
 
-class Branching(nn.Module):
-    """Chooses by value, which no graph shows."""
+def branching():
+    def run(net, x):
+        return net.fc(-x.flatten(1) if x.mean() > 0 else x.flatten(1))
 
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(12, 2)
-
-    def forward(self, x):
-        x = x.flatten(1)
-        if x.mean() > 0:
-            x = -x
-        return self.fc(x)
+    return Net(run, fc=nn.Linear(12, 2))
 
 
 class Steps(nn.Module):
     """A convolution and a fully connected layer, and linear steps of one's own around them."""
 
-    def __init__(self, before=None, between=None, after=None, features=4 * 8 * 8):
+    def __init__(self, before=None, between=None, after=None):
         super().__init__()
         self.register_buffer("mean", torch.tensor([0.5, 0.4, 0.3]).view(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor([0.2, 0.25, 0.3]).view(1, 3, 1, 1))
         self.conv = nn.Conv2d(3, 4, 3, padding=1)
-        self.fc = nn.Linear(features, 5)
+        self.fc = nn.Linear(4 * 8 * 8, 5)
         self.steps = before, between, after
 
     def forward(self, x):
@@ -135,13 +132,11 @@ class Steps(nn.Module):
 
 
 def all_convolutions():
-    """LeNet's first form: the last layers are convolutions over all that is left."""
     first = nn.Conv2d(1, 4, 5, 2), nn.Tanh(), nn.Conv2d(4, 6, 12), nn.Tanh()
     return nn.Sequential(*first, nn.Conv2d(6, 10, 1), nn.Flatten())
 
 
 def cnn3():
-    """COPA's variant 2: tanh, biases only at the end."""
     first = nn.Conv2d(3, 6, 4, 2, bias=False), nn.Tanh()
     second = nn.Conv2d(6, 3, 3, 2, bias=False), nn.Tanh()
     return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(147, 10))
@@ -157,25 +152,36 @@ def resnet18():
 
 
 def projected():
-    """A residual block whose skip passes a 1x1 convolution."""
-
     def run(net, x):
         z = net.b_norm(net.b(torch.relu(net.a_norm(net.a(x)))))
         z = torch.relu(z + net.skip_norm(net.skip(x)))
         return net.fc(z.mean((2, 3)))
 
     a, b = nn.Conv2d(3, 4, 3, 2, 1, bias=False), nn.Conv2d(4, 4, 3, padding=1, bias=False)
-    skip, norms = nn.Conv2d(3, 4, 1, 2, bias=False), [nn.BatchNorm2d(4) for _ in range(3)]
-    named = dict(zip(("a_norm", "b_norm", "skip_norm"), norms, strict=True))
-    return Net(run, a=a, b=b, skip=skip, fc=nn.Linear(4, 5), **named)
+    norms = {f"{name}_norm": nn.BatchNorm2d(4) for name in ("a", "b", "skip")}
+    return Net(run, a=a, b=b, skip=nn.Conv2d(3, 4, 1, 2, bias=False), fc=nn.Linear(4, 5), **norms)
 
 
 def pre_activation():
-    """The skip takes what stands before the activation."""
-
     def run(net, x):
         z = net.a(x)
         return net.fc((net.b(torch.relu(z)) + z).flatten(1))
 
     a, b = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(2))
     return Net(run, a=a, b=b, fc=nn.Linear(3 * 8 * 8, 4))
+
+
+def solvable():
+    return nn.Sequential(
+        *(nn.Conv2d(3, 6, 3, bias=False), nn.Tanh()),
+        *(nn.Conv2d(6, 9, 3, bias=False), nn.Tanh()),
+        *(nn.Flatten(), nn.Linear(9 * 12 * 12, 10)),
+    )
+
+
+def pooled():
+    return nn.Sequential(
+        *(nn.Conv2d(3, 12, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(12, 24, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(24 * 16, 40), nn.ReLU(), nn.Dropout(), nn.Linear(40, 10)),
+    )

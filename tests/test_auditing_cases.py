@@ -9,37 +9,40 @@ import torch
 from torch import nn
 
 import audited
-from audited import CPU, Net, chain_network, changes, made, of_menu, refused
+from audited import (
+    CPU,
+    SIZE,
+    Net,
+    bench,
+    chain_network,
+    changes,
+    made,
+    of_menu,
+    pooled,
+    refused,
+    solvable,
+)
 from gradleak.attacks.base import AttackerView
 from gradleak.attacks.optimization.inverting import InvertingGradients
 from gradleak.client.capture import capture
-from gradleak.client.defences.gaussian_noise import GaussianNoise
 from gradleak.errors import NumericsError
 from gradleak.models.chain import Chain
-from gradleak.training.data import divide
-from gradleak.training.engine import Trainer
-from gradleak.training.recipe import Recipe
 from gradleak_audit.attack.attack_suite import MASKED, MKOR, SEARCH, UNLOCK, menu
 from gradleak_audit.attack.malicious import chapter
 from gradleak_audit.attack.module_inversion import ModuleGradients, ModuleView, invert
 from gradleak_audit.attack.networks import ChainNetwork, Shared
-from gradleak_audit.attack.samples import Samples, from_embedded
-from gradleak_audit.attack.trials import Bench, cases
-from gradleak_audit.mitigate import mitigation_cost
-from gradleak_audit.mitigate.mitigation_cost import Defended
+from gradleak_audit.attack.trials import cases
 from gradleak_audit.read.client import gradient
 from gradleak_audit.read.conversion import convert
 from gradleak_audit.read.fx_graph import read
 from gradleak_audit.run import NetworkAudit, Origin, Settings
 
-SIZE = (3, 16, 16)
+photos = pytest.fixture(scope="module")(audited.photos)
 ORIGIN = Origin("net", "a test", "fresh")
 SMOKE = Settings(scale="smoke", count=2, seeds=1, batches=(1, 2))
 
 
 def normed():
-    """Two norms, a skip with a projection, and a mean over all places."""
-
     def run(net, x):
         x = torch.relu(net.na(net.a(x)))
         x = torch.relu(net.nb(net.b(x)) + net.pn(net.p(x)))
@@ -49,30 +52,6 @@ def normed():
     b, nb = nn.Conv2d(6, 8, 3, 2, padding=1, bias=False), nn.BatchNorm2d(8)
     p, pn = nn.Conv2d(6, 8, 1, 2, bias=False), nn.BatchNorm2d(8)
     return Net(run, a=a, na=na, b=b, nb=nb, p=p, pn=pn, fc=nn.Linear(8, 10))
-
-
-def solvable():
-    """COPA's variant 3, narrower: full rank in every layer."""
-    return nn.Sequential(
-        *(nn.Conv2d(3, 6, 3, bias=False), nn.Tanh()),
-        *(nn.Conv2d(6, 9, 3, bias=False), nn.Tanh()),
-        *(nn.Flatten(), nn.Linear(9 * 12 * 12, 10)),
-    )
-
-
-def pooled():
-    """A narrow VGG: max pools, ReLU, dropout before the last layer."""
-    return nn.Sequential(
-        *(nn.Conv2d(3, 12, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(12, 24, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(24 * 16, 40), nn.ReLU(), nn.Dropout(), nn.Linear(40, 10)),
-    )
-
-
-@pytest.fixture(scope="module")
-def photos():
-    whole = from_embedded(SIZE, 10)
-    return replace(whole, images=whole.images[:300], labels=whole.labels[:300])
 
 
 def network_of(build, mode="evaluation"):
@@ -86,14 +65,9 @@ def module_view(module, shared, labels, mode, size=SIZE):
     return ModuleView(module, known)
 
 
-def bench(samples: Samples, count=2, seeds=1, largest=2):
-    return Bench(samples, count, seeds, largest, 0.0, 1.0, margin=False)
-
-
-def tried(variant, samples, scale="smoke", **amounts):
-    network = variant.network
-    entries = menu(scale, network.multiply_adds, network.parameters)
-    found, best = cases(variant, entries, bench(samples, **amounts))
+def tried(variant, samples):
+    entries = menu("smoke", variant.network.multiply_adds, variant.network.parameters)
+    found, best = cases(variant, entries.values(), bench(samples))
     return {case.attack: case for case in found}, best
 
 
@@ -146,7 +120,6 @@ def test_a_network_that_begins_in_place_leaves_its_images_as_they_were():
 
 
 def test_what_is_withheld_is_not_compared(photos):
-    """With columns masked, the true image has a distance of 0; compared, it has not."""
     network = network_of(solvable)
     soteria = changes(network)["soteria"]
     targets = photos.targets(photos.batches(1, 1), 0.0, 1.0)
@@ -162,7 +135,6 @@ def test_what_is_withheld_is_not_compared(photos):
 
 
 def cosine(view, images, labels):
-    """1 − cosine of the shared gradient and that at some images, as the attack computes it."""
     network = ModuleGradients(view, torch.float64, CPU)
     with network.running():
         found = network(network.tensor(images)[None], torch.from_numpy(labels)[None], torch.ones(1))
@@ -204,8 +176,6 @@ def test_closed_forms_and_gauss_newton_read_a_network_of_full_rank(photos):
 
 
 def test_without_rank_no_attack_reads_the_image(photos):
-    """Two filters of stride 4: most of the image never enters the gradient."""
-
     def narrow():
         return nn.Sequential(nn.Conv2d(3, 2, 4, 4), nn.Tanh(), nn.Flatten(), nn.Linear(32, 10))
 
@@ -220,8 +190,6 @@ def test_a_lock_is_attacked_by_what_is_made_against_it(photos):
 
 
 class Broken(ChainNetwork):
-    """A network whose gradients are of no use under the second image."""
-
     def share(self, draw, images, labels, defence, seed):
         if labels[0] == 1:
             raise NumericsError("This gradient is zero.")
@@ -251,12 +219,12 @@ def test_a_malicious_server_reads_a_batch(photos):
 
     network = network_of(strided)
     entry = of_menu(network, MKOR)
-    found = chapter(entry, network, "none", bench(photos))
+    found = chapter(entry, network, bench(photos))
     assert not found.reason and found.case.batch == 8
     assert found.case.attempted == 8 and found.case.readable >= 7
     assert sorted({run.image for run in found.case.runs}) == list(range(8))
     shifted = replace(bench(photos), offset=-0.5)
-    assert "fold both into its first layer" in chapter(entry, network, "none", shifted).reason
+    assert "fold both into its first layer" in chapter(entry, network, shifted).reason
 
 
 @pytest.mark.parametrize(
@@ -367,70 +335,3 @@ def test_a_network_of_one_output_takes_labels_of_a_margin(photos):
 def test_bad_settings_are_one_sentence(options, match):
     with refused(match=match):
         Settings(**options)
-
-
-def split_of(photos):
-    counts = {"train": 160, "validation": 20, "test": 100}
-    return divide(photos.dataset(), counts, seed=0, offset=0.0, std=1.0, device=CPU)
-
-
-def test_a_training_without_a_defence_is_the_trainers_own_and_noise_changes_it(photos):
-    network = network_of(pooled)
-    split, recipe = split_of(photos), Recipe(2, 16, 0.05, crop=0, flip=False, precision="float32")
-    plain = Trainer(network.chain, network.weights(0), split, recipe, 0).run()
-    ours = Defended(network, split, recipe, None).run()
-    noise = GaussianNoise(level=1.0)
-    noisy, again = (Defended(network, split, recipe, noise).run() for _ in range(2))
-    for name, value in plain.last.items():
-        np.testing.assert_array_equal(ours.last[name], value)
-        np.testing.assert_array_equal(noisy.last[name], again.last[name])
-    assert np.abs(noisy.last["fc1.weight"] - plain.last["fc1.weight"]).max() > 1e-4
-
-
-def test_the_rate_is_the_one_that_the_unchanged_network_learns_with(photos, monkeypatch):
-    chosen = changes(network_of(pooled))["none"]
-
-    def learnt(*rates):
-        monkeypatch.setattr(mitigation_cost, "RATES", rates)
-        return mitigation_cost.accuracies([chosen], bench(photos), "laptop")["none"]
-
-    assert learnt(1e-6, 0.05) == learnt(0.05, 1e30) == learnt(0.05) > learnt(1e-6)
-    assert learnt(1e30) == (None, "Its training diverged.")
-
-
-def test_accuracy_is_learnt_where_there_are_classes_and_explained_elsewhere(photos):
-    chosen = list(changes(network_of(pooled)).values())[:2]
-    found = mitigation_cost.accuracies(chosen, bench(photos), "laptop")
-    assert found["none"].value > 0.3  # chance is 0.1
-    unlabelled = bench(replace(photos, labelled=False))
-    nothing = mitigation_cost.accuracies(chosen, unlabelled, "laptop")["none"]
-    assert nothing == (None, "The images have no classes to learn.")
-    few = bench(replace(photos, images=photos.images[:3], labels=photos.labels[:3]))
-    assert "too few images" in mitigation_cost.accuracies(chosen, few, "laptop")["none"].reason
-
-
-def test_a_step_s_time_is_without_drawing_weights_and_changes_take_turns(photos, monkeypatch):
-    network = network_of(solvable)
-    clock, turns = [0.0], []
-
-    def weights(draw):
-        clock[0] += 100.0
-        return network.weights(draw)
-
-    class Slow:
-        def __init__(self, seconds):
-            self.seconds = seconds
-
-        def apply(self, client, gradients, seed):
-            clock[0] += self.seconds
-            turns.append(self.seconds)
-            return gradients
-
-    monkeypatch.setattr(mitigation_cost.time, "perf_counter", lambda: clock[0])
-    unchanged = changes(network)["none"]
-    drawn = replace(unchanged, network=replace(network, weights=weights))
-    wanted = {"a": 0.25, "b": 0.5}
-    tried = [replace(drawn, id=name, defence=Slow(wanted[name])) for name in wanted]
-    absent = replace(unchanged, id="c", network=None)
-    assert mitigation_cost.step_seconds([*tried, absent], bench(photos)) == wanted
-    assert turns == [0.25, 0.5] * (mitigation_cost.REPEATS + 1)

@@ -1,4 +1,4 @@
-"""Changes of an audit: the networks they lead to, with which weights, and why some lead to none."""
+"""Changes of an audit, and why some lead to no network; what comes before a network; reasons."""
 
 import numpy as np
 import pytest
@@ -6,14 +6,21 @@ import torch
 from torch import nn
 
 import audited
-from audited import chain_network, changes, made, task
+from audited import Net, answer, chain_network, changes, made, of_menu, task
 from gradleak.client.defences.soteria import cost
 from gradleak.errors import ConfigError
 from gradleak.models.build import load
+from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.locks import is_private
 from gradleak_audit.attack import attack_suite
+from gradleak_audit.attack.attack_suite import MKOR, SEARCH
+from gradleak_audit.attack.malicious import chapter
 from gradleak_audit.attack.mitigations import NOISE, cut, fewer, gradient_norm, skips, strided
-from gradleak_audit.attack.networks import ModuleNetwork
+from gradleak_audit.attack.networks import ChainNetwork, ModuleNetwork
+from gradleak_audit.attack.samples import from_embedded
+from gradleak_audit.attack.trials import Bench
+from gradleak_audit.mitigate.mitigation_cost import accuracies
+from gradleak_audit.read.client import gradient
 from gradleak_audit.read.fx_graph import read
 from gradleak_audit.read.layer_names import told
 
@@ -44,7 +51,7 @@ def shares(variant, size):
     return variant.network.share(0, images, np.arange(variant.batch), variant.defence, 3)
 
 
-def test_every_change_of_a_small_network_shares_a_gradient():
+def test_every_change_of_a_small_network_shares_a_gradient_and_does_what_its_title_says():
     found = changes(network(*SMALL["lenet"]), (1, 3), norm=2.0)
     noise = [name for name, change in found.items() if change.kind == "noise"]
     assert noise == [f"noise_{level:g}" for level in NOISE]
@@ -55,13 +62,8 @@ def test_every_change_of_a_small_network_shares_a_gradient():
             gradient = shares(variant, (1, 16, 16))
             assert all(np.isfinite(value).all() for value in gradient.values())
     assert found["batch_3"].batch == 3 and found["none"].batch == 1
-
-
-def test_noise_and_clipping_do_what_their_titles_say():
-    found = changes(network(*SMALL["lenet"]), norm=2.0)
     plain = shares(found["none"], (1, 16, 16))
-    noisy = shares(found["noise_1"], (1, 16, 16))
-    name = "fc1.weight"
+    noisy, name = shares(found["noise_1"], (1, 16, 16)), "fc1.weight"
     ratio = (noisy[name] - plain[name]).std() / plain[name].std()
     assert ratio == pytest.approx(1.0, rel=0.1)
     clipped = gradient_norm(shares(found["clip"], (1, 16, 16)))
@@ -97,13 +99,11 @@ def test_skips_that_carry_most_are_cut_one_by_one_and_all_at_once(resnet):
 
 
 def test_without_a_skip_the_main_branch_alone_is_left(resnet):
-    """The cut network computes what the module does when its shortcut gives zero."""
     module = made(audited.resnet18).eval()
     end = skips(resnet.chain)[0]
     block = module.layer1[0]
-    block.forward = lambda x: block.relu(
-        block.bn2(block.conv2(block.relu(block.bn1(block.conv1(x)))))
-    )
+    main = block.conv1, block.bn1, block.relu, block.conv2, block.bn2, block.relu
+    block.forward = nn.Sequential(*main).forward
     changed = changes(resnet)[f"cut_{end + 1}"].network
     images, ours = torch.rand(2, 3, 32, 32), load(changed.chain, changed.weights(0), torch.float32)
     with torch.no_grad():
@@ -135,19 +135,15 @@ def test_changed_layers_are_drawn_afresh_and_others_stay():
 
 def test_sizes_that_do_not_fit_are_one_sentence():
     chain = network(*SMALL["lenet"]).chain
-    with pytest.raises(ConfigError, match="It is the last layer"):
-        fewer(chain, 2)
-    with pytest.raises(ConfigError, match="no stride"):
-        strided(chain, 2)
+    for edit, reason in ((fewer, "It is the last layer"), (strided, "no stride")):
+        with pytest.raises(ConfigError, match=reason):
+            edit(chain, 2)
+    assert strided(chain, 0).convolutions[0].shape.output == (8, 8)
     odd = network(lambda: lenet((16, 5, 0), 400), (1, 28, 28))
     found = changes(odd)["strided"]
     assert found.network is None
     assert found.reason == "Layer 3 gives 3x3, which a pool of 2x2 does not divide."
-
-
-def test_twice_the_stride_halves_the_map():
-    chain = strided(network(*SMALL["lenet"]).chain, 0)
-    assert chain.convolutions[0].shape.output == (8, 8)
+    assert cut(chain, []) == chain
 
 
 @pytest.mark.parametrize("build", [audited.vit, audited.two_branches])
@@ -172,16 +168,7 @@ def test_multiply_adds_of_a_chain_are_those_of_its_reading(name):
     assert own.parameters == sum(p.numel() for p in build().parameters())
 
 
-def test_reasons_name_layers_as_the_user_does():
-    own = network(*SMALL["lenet"])
-    said = told("net: conv2 has a pool; use dlg.", own.chain, own.names)
-    assert said == "Layer 3 has a pool."
-    assert told("", own.chain, own.names) == ""
-    assert cut(own.chain, []) == own.chain
-
-
 def test_soteria_is_not_tried_where_its_passes_are_beyond_the_work():
-    """VGG-16 at 224x224 has 25,088 features, whose receptive fields all overlap."""
     small = network(lenet, (1, 16, 16))
     passes = int(cost(small.chain)["passes"])
     needed = 2 * passes * small.multiply_adds
@@ -194,8 +181,123 @@ def test_soteria_is_not_tried_where_its_passes_are_beyond_the_work():
 
 
 def test_a_search_that_the_size_cut_is_told():
-    """VGG-16's multiply-adds at 224x224, and LeNet's."""
     vgg = 15_000_000_000, 138_000_000
     few = attack_suite.search_steps(attack_suite.SCALES["laptop"], *vgg)
     assert f"searches had {few} of the" in attack_suite.cut_short("laptop", *vgg)
     assert attack_suite.cut_short("laptop", 400_000, 60_000) == ""
+
+
+TWO = Chain("net", (1, 8, 8), (ConvSpec(2, (3, 3)), ConvSpec(2, (3, 3)), LinearSpec(3)))
+
+
+@pytest.mark.parametrize(
+    ("reason", "sentence"),
+    [
+        ("net: conv2 has a skip; set it.", "stem.b has a skip."),
+        ("conv1 of net has none", "stem.a of the network has none."),
+        ("models.net: convolution 2: kernel 9 does not fit.", "stem.b: kernel 9 does not fit."),
+        ("the norm of conv2_skip is 0", "The norm of the skip's convolution at stem.b is 0."),
+        ("gradient of net's fc1.weight", "Gradient of the network's layer 4.weight."),
+        ("net: fc1 has a pool; use dlg.", "Layer 4 has a pool."),
+        ("", ""),
+        ("conv7 is none of them", "Conv7 is none of them."),
+    ],
+)
+def test_reasons_are_told_with_the_users_names(reason, sentence):
+    assert told(reason, TWO, ("stem.a", "stem.b", "4")) == sentence
+
+
+def test_names_that_look_like_a_chains_own_are_not_taken_for_them():
+    assert told("conv1 and conv2", TWO, ("conv2", "conv1", "fc")) == "conv2 and conv1."
+
+
+def test_no_reason_of_a_network_without_convolutions_names_one():
+    def layers():
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3))
+
+    mlp = network(layers, (1, 4, 4))
+    reason = "Lock.layers: conv1 is no convolution here; there are none."
+    assert told(reason, mlp.chain, mlp.names) == "There is no convolution."
+    entries = attack_suite.menu("smoke", mlp.multiply_adds, mlp.parameters)
+    reasons = [mlp.reason(entry) for entry in entries.values()]
+    reasons += [variant.reason for variant in changes(mlp).values()]
+    assert "There is no convolution." in reasons
+    for reason in filter(None, reasons):
+        assert "conv1" not in reason and "fc1" not in reason and "net " not in reason, reason
+
+
+def test_a_failure_names_the_layer_that_the_user_knows():
+    def layers():
+        return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3))
+
+    net = network(layers, (1, 4, 4))
+    label = np.array([1])
+    shared = net.share(0, np.full((1, 1, 4, 4), 0.5), label, None, 0)
+    shared["conv1.weight"] = np.zeros_like(shared["conv1.weight"])
+    found = answer(net, "rgap", shared, label)
+    assert isinstance(found, str)
+    assert "layer 0" in found and "conv1" not in found
+
+
+SIZE = (3, 8, 8)
+BENCH = Bench(from_embedded(SIZE, 10), 1, 1, 1, 0.0, 1.0, False)
+IMAGE, LABEL = BENCH.targets(1).inputs(0), BENCH.targets(1).labels[0]
+
+
+def built(activation):
+    mean, std = torch.tensor([0.5, 0.4, 0.3]), torch.tensor([-0.2, 0.25, 0.3])
+
+    def run(net, x):
+        return net.layers((x - net.mean) / net.std)
+
+    def layers():
+        conv = nn.Conv2d(3, 9, 3, bias=False)
+        rest = nn.Sequential(conv, activation, nn.Flatten(), nn.Linear(9 * 36, 10))
+        return Net(run, layers=rest, mean=mean.view(1, 3, 1, 1), std=std.view(1, 3, 1, 1))
+
+    return chain_network(layers, SIZE, "training")
+
+
+def test_clients_share_the_gradient_of_the_module():
+    network, module = built(nn.Tanh())
+    ours = network.share(0, IMAGE, LABEL, None, 0)
+    theirs = gradient(module, IMAGE, LABEL, "cross_entropy", "training")
+    assert np.allclose(ours["conv1.weight"], theirs["layers.0.weight"], atol=1e-6)
+
+
+def test_bounds_hold_every_input_of_the_first_layer():
+    network, _ = built(nn.Tanh())
+    low, high = network.before.bounds(0.0, 1.0)
+    # (0 - 0.5) / -0.2 and (1 - 0.5) / -0.2, where the scale turns the range round.
+    assert (low, high) == pytest.approx((-2.5, 2.5))
+    taken = network.before(IMAGE)
+    assert low <= taken.min() and taken.max() <= high
+    assert np.allclose(network.before.undo(taken), IMAGE)
+
+
+@pytest.mark.parametrize("attack", ["rgap", "gauss_newton"])
+def test_answers_are_images(attack):
+    network, _ = built(nn.Tanh())
+    assert network.reason(of_menu(network, attack)) == ""
+    shared = network.share(0, IMAGE, LABEL, None, 0)
+    found = answer(network, attack, shared, LABEL, IMAGE[None])
+    assert np.abs(found.images - IMAGE).max() < 0.02
+
+
+def test_changes_keep_it():
+    network, _ = built(nn.Tanh())
+    found = changes(network)
+    changed = [v.network for v in found.values() if v.network is not None]
+    assert len(changed) > 5 and all(one.before is network.before for one in changed)
+    lock = found["lock"].network
+    shared = lock.share(0, IMAGE, LABEL, None, 0)
+    assert answer(lock, SEARCH, shared, LABEL).images.shape == IMAGE.shape
+
+
+def test_what_does_not_know_it_says_so(monkeypatch):
+    network, _ = built(nn.ReLU())
+    monkeypatch.setattr(ChainNetwork, "reason", lambda *given: "")
+    entry = of_menu(network, MKOR)
+    assert "scales or shifts its image" in chapter(entry, network, BENCH).reason
+    unchanged = changes(network)["none"]
+    assert "scales or shifts its image" in accuracies([unchanged], BENCH, "smoke")["none"][1]

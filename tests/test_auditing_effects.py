@@ -1,16 +1,27 @@
-"""What a change did to a leak, over pairs of gradient and draw."""
+"""What a change did to a leak, over pairs of gradient and draw, and what it costs."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+import audited
 from audit_samples import not_applicable, run
 from audit_samples import tried as case
+from audited import CPU, SIZE, bench, chain_network, changes, pooled, solvable
+from gradleak.client.defences.gaussian_noise import GaussianNoise
+from gradleak.training.data import divide
+from gradleak.training.engine import Trainer
+from gradleak.training.recipe import Recipe
+from gradleak_audit.mitigate import mitigation_cost
+from gradleak_audit.mitigate.mitigation_cost import Defended
 from gradleak_audit.mitigate.mitigation_effect import SHOWN, effect, leak
 
 DRAWS = 2
+photos = pytest.fixture(scope="module")(audited.photos)
 
 
 def runs(ssims):
-    """Of 4 gradients in 2 draws; None for a run that failed."""
     return [run(i // DRAWS, i % DRAWS, ssim) for i, ssim in enumerate(ssims)]
 
 
@@ -63,7 +74,6 @@ def test_eight_pairs_of_one_sign_have_the_p_of_a_sign_test():
 
 
 def test_an_attack_that_breaks_off_shows_nothing_though_another_goes_on():
-    """Clipping leaves the other attack's answers as they were."""
     before = tried("none", a=READ, b=NEAR)
     assert effect(before, tried("clip", a=[None] * 8, b=NEAR))[0] == "inconclusive"
     assert effect(before, tried("clip", a=[None] * 8, b=READ))[0] == "no difference shown"
@@ -73,3 +83,70 @@ def test_a_leak_that_grows_never_counts_as_help():
     before = [0.49, *[0.4] * 7]
     after = [0.5, *[0.3] * 7]
     assert effect(tried("none", a=before), tried("x", a=after))[0] == "no difference shown"
+
+
+def split_of(photos):
+    counts = {"train": 160, "validation": 20, "test": 100}
+    return divide(photos.dataset(), counts, seed=0, offset=0.0, std=1.0, device=CPU)
+
+
+def test_a_training_without_a_defence_is_the_trainers_own_and_noise_changes_it(photos):
+    network = chain_network(pooled, SIZE)[0]
+    split, recipe = split_of(photos), Recipe(2, 16, 0.05, crop=0, flip=False, precision="float32")
+    plain = Trainer(network.chain, network.weights(0), split, recipe, 0).run()
+    ours = Defended(network, split, recipe, None).run()
+    noise = GaussianNoise(level=1.0)
+    noisy, again = (Defended(network, split, recipe, noise).run() for _ in range(2))
+    for name, value in plain.last.items():
+        np.testing.assert_array_equal(ours.last[name], value)
+        np.testing.assert_array_equal(noisy.last[name], again.last[name])
+    assert np.abs(noisy.last["fc1.weight"] - plain.last["fc1.weight"]).max() > 1e-4
+
+
+def test_the_rate_is_the_one_that_the_unchanged_network_learns_with(photos, monkeypatch):
+    chosen = changes(chain_network(pooled, SIZE)[0])["none"]
+
+    def learnt(*rates):
+        monkeypatch.setattr(mitigation_cost, "RATES", rates)
+        return mitigation_cost.accuracies([chosen], bench(photos), "laptop")["none"]
+
+    assert learnt(1e-6, 0.05) == learnt(0.05, 1e30) == learnt(0.05) > learnt(1e-6)
+    assert learnt(1e30) == (None, "Its training diverged.")
+
+
+def test_accuracy_is_learnt_where_there_are_classes_and_explained_elsewhere(photos):
+    chosen = list(changes(chain_network(pooled, SIZE)[0]).values())[:2]
+    found = mitigation_cost.accuracies(chosen, bench(photos), "laptop")
+    assert found["none"][0] > 0.3  # chance is 0.1
+    unlabelled = bench(replace(photos, labelled=False))
+    nothing = mitigation_cost.accuracies(chosen, unlabelled, "laptop")["none"]
+    assert nothing == (None, "The images have no classes to learn.")
+    few = bench(replace(photos, images=photos.images[:3], labels=photos.labels[:3]))
+    assert "too few images" in mitigation_cost.accuracies(chosen, few, "laptop")["none"][1]
+
+
+def test_a_step_s_time_is_without_drawing_weights_and_changes_take_turns(photos, monkeypatch):
+    network = chain_network(solvable, SIZE)[0]
+    clock, turns = [0.0], []
+
+    def weights(draw):
+        clock[0] += 100.0
+        return network.weights(draw)
+
+    class Slow:
+        def __init__(self, seconds):
+            self.seconds = seconds
+
+        def apply(self, client, gradients, seed):
+            clock[0] += self.seconds
+            turns.append(self.seconds)
+            return gradients
+
+    monkeypatch.setattr(mitigation_cost.time, "perf_counter", lambda: clock[0])
+    unchanged = changes(network)["none"]
+    drawn = replace(unchanged, network=replace(network, weights=weights))
+    wanted = {"a": 0.25, "b": 0.5}
+    tried = [replace(drawn, id=name, defence=Slow(wanted[name])) for name in wanted]
+    absent = replace(unchanged, id="c", network=None)
+    assert mitigation_cost.step_seconds([*tried, absent], bench(photos)) == wanted
+    assert turns == [0.25, 0.5] * (mitigation_cost.REPEATS + 1)

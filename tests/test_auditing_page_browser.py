@@ -1,32 +1,25 @@
 """The page of an audit in a headless Chromium: looks, keys, print, accessibility."""
 
 import re
+from contextlib import ExitStack, closing
 
 import pytest
 
-from audit_samples import audit, bare, layer, pictures, structure
+from audit_samples import GRADES, audit, bare, layer, pictures, structure
 from browser import Page, axe_missing, reason_to_skip
 from gradleak_audit.report import page
 
 pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=f"{reason_to_skip()}")
 # Names and numbers as long as those of VGG-16 at 224x224.
-COUNTS = "unknowns own_unknowns outputs rank free"
+COUNTS = "unknowns own_unknowns outputs rank free weights carried virtual parameters"
+SIZES = {"input": (512, 224, 224), "output": (512, 112, 112), "index": -213_975_040}
+NOTE = "counted with the layer that its skip ends at; no condition number above 4500 unknowns"
+WORDS = {"note": NOTE, "rank_kind": "at most", "critical": True, "condition": 1.234e12}
 LARGE = layer(
     "features.denseblock4.denselayer16.self_attention.out_proj",
-    **dict.fromkeys(COUNTS.split(), 13_211_264),
-    parameters=102_764_544,
-    weights=102_760_448,
-    carried=12_845_056,
-    virtual=111_214_592,
-    index=-213_975_040,
-    condition=1.234e12,
-    rank_kind="at most",
-    critical=True,
-    input=(512, 224, 224),
-    output=(512, 112, 112),
-    note="counted with the layer that its skip ends at; no condition number above 4500 unknowns",
+    **dict.fromkeys(COUNTS.split(), 102_764_544) | SIZES | WORDS,
 )
-AUDITS = {grade: audit(grade) for grade in page.GRADES} | {
+AUDITS = {grade: audit(grade) for grade in GRADES} | {
     "bare": bare(),
     "large": audit(structure=structure(layers=(LARGE,) * 20, critical=LARGE.layer)),
 }
@@ -54,15 +47,12 @@ def files(tmp_path_factory):
 
 @pytest.fixture
 def shown(browser, files):
-    opened = []
+    with ExitStack() as opened:
 
-    def show(name="leaks", **how):
-        opened.append(browser.open(files[name], **how))
-        return opened[-1]
+        def show(name="leaks", **how):
+            return opened.enter_context(closing(browser.open(files[name], **how)))
 
-    yield show
-    for tab in opened:
-        tab.close()
+        yield show
 
 
 def number_of(tab, header):
@@ -70,7 +60,6 @@ def number_of(tab, header):
 
 
 def column(tab, table, number):
-    """Texts of a column, rows that are shown only."""
     return tab.js(
         f"""Array.from(document.querySelectorAll("#{table} tbody tr"))
         .filter(row => !row.hidden).map(row => row.cells[{number}].dataset.v)"""
@@ -119,13 +108,11 @@ def test_axe_finds_what_is_wrong(browser, tmp_path):
 
 
 def lightness(tab, element):
-    """Of its background, 0 to 1."""
     colour = tab.js(f"getComputedStyle({element}).backgroundColor")
     return sum(map(int, re.findall(r"\d+", colour)[:3])) / 3 / 255
 
 
 def walk(tab, most=400):
-    """What each Tab reaches, until it begins again."""
     found = []
     for _ in range(most):
         tab.press("Tab")
@@ -152,17 +139,13 @@ def test_every_control_is_reached_by_tab_and_seen(shown, width):
         assert at["inside"], at
 
 
-def test_the_skip_link_leads_to_the_main_part(shown):
-    tab = shown()
+def test_the_skip_link_leads_to_the_main_part_and_a_wide_table_scrolls_by_keys(shown):
+    tab = shown(width=360)
     tab.press("Tab")
     tab.press("Enter")
     assert tab.js(f"{FOCUSED}.id") == "main"
     tab.press("Tab")
     assert tab.js(f"{FOCUSED}.closest('main') !== null")
-
-
-def test_a_wide_table_scrolls_by_keys(shown):
-    tab = shown(width=360)
     tab.js("document.getElementById('layers-part').focus({preventScroll: true})")
     moved = "document.getElementById('layers-part').scrollLeft"
     assert tab.js(moved) == 0
@@ -192,17 +175,13 @@ def test_a_column_is_sorted_by_keys_and_says_so(shown):
     tab.press("Enter")
     assert column(tab, "layers", number) == first, "the order in which layers run comes back"
     assert tab.js(f"Array.from({HEAD}).filter(th => th.ariaSort).length") == 1
-
-
-def test_infinity_sorts_as_the_largest(shown):
-    tab = shown()
     number = number_of(tab, "Condition")
     tab.js(f"{HEAD}[{number}].querySelector('button').click()")
     found = [value for value in column(tab, "layers", number) if value]
-    assert found == ["73.456", "1500000000.0", "Infinity"]
+    assert found == ["73.456", "1500000000.0", "Infinity"], "infinity is the largest"
 
 
-def test_layers_are_found_by_typing(shown):
+def test_layers_are_found_by_typing_and_runs_open_by_a_key(shown):
     tab = shown()
     tab.js("document.getElementById('find-layers').focus()")
     for key in "unread":
@@ -210,10 +189,6 @@ def test_layers_are_found_by_typing(shown):
     assert tab.js("document.getElementById('find-layers').value") == "unread"
     assert column(tab, "layers", 0) == ["4"]
     assert tab.js("document.getElementById('found-layers').textContent") == "1 of 6 rows shown"
-
-
-def test_runs_open_by_a_key(shown):
-    tab = shown()
     tab.js("document.querySelector('summary').focus()")
     seen = "document.getElementById('runs').checkVisibility({contentVisibilityAuto: true})"
     assert not tab.js(seen)

@@ -20,7 +20,7 @@ from gradleak.errors import ArtifactError, GradleakError
 from gradleak_audit import result
 from gradleak_audit.from_config import audit
 from gradleak_audit.report import ci_gate, files
-from gradleak_audit.report.page_pictures import Pictures
+from gradleak_audit.report.files import Pictures
 from settings_files import whole
 
 RAW = whole()
@@ -31,13 +31,10 @@ NETWORK = """
         return nn.Sequential(nn.Conv2d(1, 6, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4056, 10))
 """
 ENTRY = {"network": {"file": "mine.py", "factory": "build"}, "input": [1, 28, 28], "limit": 0.0}
-
-
 FEW = {"scale": "smoke", "count": 1, "seeds": 1, "batches": [1]}
 
 
 def entry(**changed):
-    """A config with one audit."""
     return {**RAW, "scale": "smoke", "audit": {"mine": ENTRY | changed}}
 
 
@@ -98,7 +95,6 @@ def test_a_file_that_is_no_result_is_one_sentence(tmp_path, content):
 
 
 def leaking(share):
-    """A result whose unchanged network gives away this share."""
     found = sample_audit()
     unchanged, *others = found.changes
     changes = unchanged.model_copy(update={"leak": share}), *others
@@ -113,23 +109,16 @@ def test_a_gate_holds_against_a_limit_and_a_baseline():
             ci_gate.check(leaking(0.5), limit, baseline)
     with pytest.raises(GradleakError, match="neither limit nor baseline"):
         ci_gate.check(leaking(0.5), None, None)
+    for share, limit, baseline in ((None, 1.0, None), (None, None, 1.0), (0.0, None, None)):
+        held = leaking(baseline) if limit is None else None
+        with pytest.raises(GradleakError, match="an answer, so nothing was measured"):
+            ci_gate.check(leaking(share), limit, held)
 
 
-def test_a_gate_passes_nothing_that_was_not_measured():
-    for limit, baseline in ((1.0, None), (None, leaking(1.0))):
-        with pytest.raises(GradleakError, match="nothing was measured"):
-            ci_gate.check(leaking(None), limit, baseline)
-    with pytest.raises(GradleakError, match=r"baseline: no attack gave an answer"):
-        ci_gate.check(leaking(0.0), None, leaking(None))
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("scale", "smoke"), ("count", 1), ("mode", "evaluation"), ("batches", (2,))]
-)
-def test_a_baseline_of_other_settings_or_another_network_is_refused(key, value):
-    found = leaking(0.0)
-    setting = found.setting.model_copy(update={key: value})
-    for changed in ({"setting": setting}, {"name": "another"}):
+def test_a_baseline_of_other_settings_or_another_network_is_refused():
+    found, other = leaking(0.0), {"scale": "smoke", "count": 1, "mode": "evaluation"}
+    settings = [found.setting.model_copy(update={key: value}) for key, value in other.items()]
+    for changed in (*({"setting": setting} for setting in settings), {"name": "another"}):
         with refused("cannot be compared; make it again", kind=GradleakError):
             ci_gate.check(found, None, found.model_copy(update=changed))
 
@@ -144,7 +133,11 @@ def test_five_lines_of_python_audit_a_network(tmp_path):
     assert files.read(tmp_path / "audit" / "audit.json") == found.result
 
 
-FIXED = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+def linear(outputs=10):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))
+
+
+FIXED = linear()
 
 
 @pytest.mark.parametrize(
@@ -168,20 +161,17 @@ FIXED = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     ],
 )
 def test_arguments_that_do_not_fit_are_one_sentence(changed, words):
-    given = {"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), "input_shape": (1, 8, 8)}
     with refused(words):
-        gradleak.audit(**(given | FEW | changed))
+        gradleak.audit(**({"model": linear(), "input_shape": (1, 8, 8)} | FEW | changed))
 
 
 def test_pixels_may_be_a_tensor():
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     pixels = torch.randint(0, 256, (21, 1, 8, 8), dtype=torch.uint8)
-    found = gradleak.audit(model, [1, 8, 8], images=pixels, **FEW)
+    found = gradleak.audit(linear(3), [1, 8, 8], images=pixels, **FEW)
     assert found.result.setting.images == "images given as pixels"
 
 
 def test_gradleak_itself_does_not_import_torch():
-    """Reading the rules must stay fast."""
     code = "import sys, gradleak; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     with pytest.raises(AttributeError, match="no attribute 'adit'"):
@@ -190,7 +180,6 @@ def test_gradleak_itself_does_not_import_torch():
 
 @pytest.fixture
 def mine(tree):
-    """The pipeline with an audit of a network of one's own."""
     (tree / "mine.py").write_text(textwrap.dedent(NETWORK))
     config = yaml.safe_dump(entry(count=1, seeds=1, batches=[1]), sort_keys=False)
     (tree / "config.yaml").write_text(config)
@@ -239,6 +228,13 @@ OWN = """
 """
 
 
+VARIES = """
+import torch
+def build():
+    return torch.nn.Linear(64, int(torch.randint(2, 99, ())))
+"""
+
+
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -266,19 +262,11 @@ def test_weights_that_a_factory_sets_are_not_called_fresh(here, fixed, weights, 
     assert draws in " ".join(found.verdict.rests_on)
 
 
-def test_a_factory_whose_network_differs_by_seed_is_one_sentence(here):
-    here.write_text(
-        "import torch\nfrom torch import nn\n\ndef build():\n"
-        "    return nn.Linear(64, int(torch.randint(2, 99, ())))\n"
-    )
-    with refused("other names or shapes at another seed"):
-        audited(input=[1, 8, 8])
-
-
 @pytest.mark.parametrize(
     ("content", "changed", "words"),
     [
         ("def build():\n    return 3\n", {}, "is of type int, not a torch.nn.Module"),
+        (VARIES, {"input": [1, 8, 8]}, "other names or shapes at another seed"),
         (None, {"input": [1, 29, 29]}, "does not take an image of 1x29x29"),
         (None, {"classes": 7}, "classes: 7, but the network gives 10 scores"),
         (None, {"weights": "none.pth"}, "weights: none.pth does not exist"),

@@ -18,8 +18,8 @@ from gradleak.client.capture import capture
 from gradleak.errors import NotApplicable
 from gradleak_audit.read.client import gradient
 from gradleak_audit.read.conversion import convert
-from gradleak_audit.read.counts import counts
 from gradleak_audit.read.fx_graph import read
+from gradleak_audit.read.structure import counts
 
 
 def layers(*parts):
@@ -27,7 +27,7 @@ def layers(*parts):
 
 
 HEAD = nn.Conv2d(3, 4, 3), nn.ReLU()
-UNREAD = r"Branching\.forward cannot be read as a graph \(line \d+ of audited\.py"
+UNREAD = r"Net\.forward cannot be read as a graph \(line \d+ of audited\.py"
 
 
 def unreadable(reading):
@@ -84,6 +84,7 @@ NO_CHAINS = [
     (partial(Steps, after=lambda z: z / 2), SMALL, "truediv .* is linear but which this reader"),
     (partial(Steps, between=halves_swapped), SMALL, "chunk .* is linear"),
     (partial(Steps, centred), SMALL, "mean pools something else"),
+    (log_softmax, SMALL, "log-softmax .* with loss cross_entropy"),
 ]
 
 
@@ -119,9 +120,9 @@ def test_networks_that_are_chains_keep_all_their_parameters(name):
 
 @pytest.mark.parametrize(("build", "size", "reason"), NO_CHAINS)
 def test_what_keeps_a_network_from_being_a_chain_is_named(build, size, reason):
-    module = build()
+    module, loss = build(), "raw_logits" if build is log_softmax else "cross_entropy"
     with refused(match=reason, kind=NotApplicable):
-        convert(read(module, size), module, "net")
+        convert(read(module, size), module, "net", loss)
 
 
 def test_dropout_is_read_as_in_training_however_the_network_was_left():
@@ -158,8 +159,6 @@ Both = namedtuple("Both", "scores more")
 
 @pytest.mark.parametrize("kernel", [2, 5])
 def test_a_network_that_gives_more_in_training_is_read_as_it_evaluates(kernel):
-    """As GoogLeNet does; a kernel of 5 fails where an image is small."""
-
     def run(net, x):
         if not net.training:
             return net.fc(x.flatten(1))
@@ -168,13 +167,6 @@ def test_a_network_that_gives_more_in_training_is_read_as_it_evaluates(kernel):
 
     found = read(Net(run, fc=nn.Linear(12, 3), more=nn.Linear(12, 3)), (3, 2, 2))
     assert [layer.name for layer in found.layers] == ["flatten", "fc"]
-
-
-def test_under_another_loss_a_log_softmax_is_a_reason():
-    build, size = CHAINS["log_softmax"]
-    module = build()
-    with refused(match="log-softmax .* with loss cross_entropy", kind=NotApplicable):
-        convert(read(module, size), module, "net", "raw_logits")
 
 
 @pytest.mark.parametrize(
@@ -204,7 +196,7 @@ def test_steps_that_are_not_linear_are_unreadable(step):
     assert "no linear system for" in layer.unreadable
 
 
-def test_parts_of_a_value_are_carried_apart():
+def test_parts_of_a_value_are_carried_apart_and_a_branch_past_the_other():
     def run(net, x):
         left, right = torch.chunk(x, 2, 1)
         return net.fc(torch.cat([net.a(left), net.b(right)], 1).flatten(1))
@@ -214,14 +206,12 @@ def test_parts_of_a_value_are_carried_apart():
     rows = {row.layer: row for row in counts(read(halves, (2, 4, 4)))}
     assert (rows["a"].unknowns, rows["a"].carried) == (32, 16)
     assert (rows["b"].unknowns, rows["b"].carried) == (16 + 32, 32)
-
-
-def test_a_network_is_left_as_it_was():
-    module = audited.resnet18()
-    before = state_of(module)
-    convert(read(module, (3, 32, 32)), module, "net")
-    gradient(module, np.zeros((2, 3, 32, 32)), np.array([0, 1]), "cross_entropy", "training")
-    assert module.training and unchanged(module, before)
+    rows = {row.layer: row for row in counts(read(audited.two_branches(), (3, 16, 16)))}
+    image, branch = 3 * 16 * 16, 4 * 16 * 16
+    # The image waits for the second branch, then what the first one gave waits for the second.
+    assert (rows["fine"].carried, rows["fine"].outputs) == (0, branch + image)
+    assert (rows["coarse"].carried, rows["coarse"].unknowns) == (branch, image + branch)
+    assert rows["head"].unknowns == 2 * branch
 
 
 def test_layers_have_the_kinds_and_shapes_of_the_forward_pass():
@@ -235,7 +225,7 @@ def test_layers_have_the_kinds_and_shapes_of_the_forward_pass():
     assert reading.classes == 10
 
 
-def test_attention_is_unreadable_by_name():
+def test_attention_is_unreadable_by_name_and_counts_begin_anew_behind_it():
     reading = read(audited.vit(), (3, 16, 16))
     (layer,) = unreadable(reading)
     assert layer.name == "encoder.layers.encoder_layer_0.self_attention"
@@ -243,6 +233,11 @@ def test_attention_is_unreadable_by_name():
     # Fully connected at 17 places: a 1x1 convolution over them.
     inner = reading.named("encoder.layers.encoder_layer_0.mlp.0")
     assert inner.shape.size == (17, 1) and inner.shape.channels == 24
+    rows = counts(reading)
+    behind = [row for row in rows if row.note]
+    assert [row.virtual for row in behind] == [0]
+    assert "self_attention" in behind[0].note
+    assert critical(rows).index == max(row.index for row in rows)
 
 
 @pytest.mark.parametrize("name", ["cnn3", "functional"])
@@ -256,39 +251,25 @@ def test_counts_are_those_of_the_rank_analysis_of_chains(name):
     assert own == [replace(row, layer="", note="") for row in theirs]
 
 
-def test_counts_of_a_residual_network_differ_at_projections_alone():
+def test_a_residual_network_is_left_as_it_was_and_its_counts_differ_at_projections_alone():
     module = audited.resnet18()
+    before = state_of(module)
     reading = read(module, (3, 32, 32))
     found = convert(reading, module, "net")
+    gradient(module, np.zeros((2, 3, 32, 32)), np.array([0, 1]), "cross_entropy", "training")
+    assert module.training and unchanged(module, before)
     ours = {row.layer: row for row in counts(reading)}
     theirs = dict(zip(found.layers, analyse(found.chain), strict=True))
-    ends = {name for name in found.layers if name.endswith(".0.conv2") and "layer1" not in name}
-    for name, row in theirs.items():
-        if name not in ends:
-            assert (ours[name].index, ours[name].virtual) == (row.index, row.virtual), name
-
-
-def test_a_branch_is_carried_past_the_other():
-    rows = {row.layer: row for row in counts(read(audited.two_branches(), (3, 16, 16)))}
-    image, branch = 3 * 16 * 16, 4 * 16 * 16
-    # The image waits for the second branch, then what the first one gave waits for the second.
-    assert (rows["fine"].carried, rows["fine"].outputs) == (0, branch + image)
-    assert (rows["coarse"].carried, rows["coarse"].unknowns) == (branch, image + branch)
-    assert rows["head"].unknowns == 2 * branch
-
-
-def test_counts_begin_anew_behind_attention():
-    rows = counts(read(audited.vit(), (3, 16, 16)))
-    behind = [row for row in rows if row.note]
-    assert [row.virtual for row in behind] == [0]
-    assert "self_attention" in behind[0].note
-    assert critical(rows).index == max(row.index for row in rows)
+    ends = {f"layer{number}.0.conv2" for number in (2, 3, 4)}
+    for name in theirs.keys() - ends:
+        row = theirs[name]
+        assert (ours[name].index, ours[name].virtual) == (row.index, row.virtual), name
 
 
 @pytest.mark.parametrize(
     ("build", "size", "sentence"),
     [
-        (audited.Branching, (3, 2, 2), UNREAD),
+        (audited.branching, (3, 2, 2), UNREAD),
         (audited.cnn3, (3, 31, 31), r"Sequential does not take an image of 3x31x31 \("),
         (audited.cnn3, (1, 32, 32), r"does not take an image of 1x32x32"),
         (nn.Tanh, (1, 2, 2), "Tanh has no parameters"),

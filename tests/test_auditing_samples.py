@@ -8,16 +8,9 @@ from audited import refused
 from conftest import ROOT
 from gradleak.data.arrays import Dataset
 from gradleak.errors import ConfigError, DataError
-from gradleak_audit.attack.samples import (
-    OTHERS,
-    POOL,
-    Samples,
-    from_dataset,
-    from_embedded,
-    from_folder,
-    from_pixels,
-)
-from gradleak_audit.settings import Settings
+from gradleak_audit.attack import samples
+from gradleak_audit.attack.samples import from_dataset, from_embedded, from_folder, from_pixels
+from gradleak_audit.run import Settings
 
 
 def write(path, colour, size=(10, 10), mode="RGB"):
@@ -27,7 +20,6 @@ def write(path, colour, size=(10, 10), mode="RGB"):
 
 @pytest.fixture
 def sorted_folder(tmp_path):
-    """Two classes: three red pictures, one blue one."""
     for number in range(3):
         write(tmp_path / "red" / f"{number}.png", (250, 0, number))
     write(tmp_path / "blue" / "only.png", (0, 0, 250))
@@ -62,11 +54,9 @@ def test_without_sub_folders_labels_count_the_images(tmp_path):
 
 @pytest.mark.parametrize("size", [(3, 6, 6), (1, 6, 6), (3, 4, 12)])
 def test_pictures_are_cropped_at_the_centre_and_resized(tmp_path, size):
-    picture = np.zeros((40, 80, 3), np.uint8)
-    picture[:, 20:60] = 200
-    if size[1:] == (4, 12):
-        picture = np.zeros((90, 80, 3), np.uint8)
-        picture[32:58] = 200
+    wide = size[1:] == (4, 12)
+    picture = np.zeros((90, 80, 3) if wide else (40, 80, 3), np.uint8)
+    picture[(slice(32, 58),) if wide else (slice(None), slice(20, 60))] = 200
     Image.fromarray(picture).save(tmp_path / "a.png")
     (found,) = from_folder(str(tmp_path), size, 2).images
     assert found.shape == size and found.dtype == np.uint8
@@ -122,7 +112,7 @@ def test_a_data_set_is_resized_and_its_classes_take_turns():
 @pytest.mark.parametrize("size", [(1, 28, 28), (3, 32, 32), (3, 16, 20)])
 def test_embedded_pictures_come_in_the_networks_size(size):
     found = from_embedded(size, 10)
-    assert found.images.shape[1:] == size and len(found) >= POOL
+    assert found.images.shape[1:] == size and len(found) >= samples.POOL
     assert sorted(found.labels[:10].tolist()) == list(range(10))
     assert found.source["origin"] == "embedded" and found.labelled
 
@@ -143,17 +133,12 @@ def test_pixels_of_ones_own():
             from_pixels(wrong, labels, (3, 8, 8), 2)
 
 
-def test_the_first_image_of_a_batch_is_the_same_at_every_size():
+def test_the_first_image_of_a_batch_is_the_same_at_every_size_and_inputs_are_shifted_and_scaled():
     found = from_dataset(data(40, 4), (3, 8, 8), 4)
     for size in (1, 3, 5):
         batches = found.batches(4, size)
-        assert batches.shape == (4, size)
-        assert batches[:, 0].tolist() == [0, 1, 2, 3]
+        assert batches.shape == (4, size) and batches[:, 0].tolist() == [0, 1, 2, 3]
         assert len(np.unique(batches)) == 4 * size
-
-
-def test_inputs_are_shifted_and_scaled_pixels():
-    found = from_dataset(data(40, 4), (3, 8, 8), 4)
     targets = found.targets(found.batches(2, 2), -0.5, 0.25)
     expected = (found.images[[1, 3]] / 255.0 - 0.5) / 0.25
     np.testing.assert_allclose(targets.inputs(1), expected)
@@ -161,24 +146,21 @@ def test_inputs_are_shifted_and_scaled_pixels():
     np.testing.assert_allclose(targets.pixels(targets.inputs(1)), found.images[[1, 3]] / 255.0)
 
 
-def test_too_few_images_are_refused():
-    found = from_dataset(data(24, 4), (3, 8, 8), 4)
-    found.check(4, 4)
-    with refused(match=f"24 images, .* takes 25, .*, and {OTHERS} others", kind=DataError):
-        found.check(4, 5)
+def test_an_answer_is_told_from_enough_others_under_every_batch_size():
+    many = from_dataset(data(400, 4), (3, 8, 8), 4)
+    assert len(many.pool(4, 4)) == samples.POOL and len(many.pool(4, 50)) == 200
+    few = from_dataset(data(24, 4), (3, 8, 8), 4)
+    assert len(few.pool(4, 4)) == 24
+    few.check(4, 4)
+    others = f"24 images, .* takes 25, .*, and {samples.OTHERS} others"
+    with refused(match=others, kind=DataError):
+        few.check(4, 5)
     with refused(kind=DataError):
-        found.check(13, 2)
+        few.check(13, 2)
 
 
 @pytest.mark.parametrize(("scale", "needed"), [("laptop", 24), ("paper", 80)])
 def test_the_documentation_says_how_many_images_it_takes(scale, needed):
     settings = Settings(scale=scale)
-    assert Samples.needed(settings.amounts[0], settings.batches[-1]) == needed
+    assert samples.Samples.needed(settings.amounts[0], settings.batches[-1]) == needed
     assert f"{needed} at" in (ROOT / "docs" / "audit.md").read_text()
-
-
-def test_an_answer_is_told_from_enough_others_under_every_batch_size():
-    many = from_dataset(data(400, 4), (3, 8, 8), 4)
-    assert len(many.pool(4, 4)) == POOL and len(many.pool(4, 50)) == 200
-    few = from_dataset(data(24, 4), (3, 8, 8), 4)
-    assert len(few.pool(4, 4)) == 24

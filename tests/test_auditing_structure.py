@@ -39,7 +39,6 @@ def row(found, name):
 
 
 def first(module, size):
-    """Row of the first layer of a sequence."""
     return row(analysed(module, size)[0], "0")
 
 
@@ -48,13 +47,12 @@ def chain(conv, features, classes=3, activation=nn.Tanh):
 
 
 def killed(module):
-    """The network with a first filter of 0."""
     with torch.no_grad():
         module[0].weight[0] = 0
     return module
 
 
-def test_a_chain_has_copas_index_and_the_rank_analysis_of_the_paper():
+def test_a_chain_has_copas_index_the_papers_rank_analysis_and_ranks_that_say_their_worth():
     found, converted = analysed(made(audited.cnn3), (3, 32, 32))
     value, exact = structural_index(converted.chain)
     assert (found.security, found.security_kind) == (value, "exact" if exact else "at most")
@@ -62,10 +60,6 @@ def test_a_chain_has_copas_index_and_the_rank_analysis_of_the_paper():
     assert [layer.layer for layer in found.layers if layer.critical] == [found.critical]
     assert row(found, found.critical).index == found.index
     assert found.chain == ""
-
-
-def test_ranks_say_what_they_are_worth():
-    found, _ = analysed(made(audited.cnn3), (3, 32, 32))
     kinds = {layer.layer: layer.rank_kind for layer in found.layers}
     assert kinds["5"] == "exact"  # fully connected
     assert set(kinds.values()) <= {"exact", "measured"}
@@ -77,8 +71,8 @@ def test_ranks_say_what_they_are_worth():
 def test_no_rank_is_exact_where_the_next_layer_skips_positions():
     """Issue 26: 147 by the sizes of the first layer alone, of which 108 are there."""
     torch.manual_seed(0)
-    convolutions = nn.Conv2d(3, 11, 5, 2), nn.Tanh(), nn.Conv2d(11, 9, 1, 2), nn.Tanh()
-    module = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(9, 10))
+    layers = nn.Conv2d(3, 11, 5, 2), nn.Tanh(), nn.Conv2d(11, 9, 1, 2), nn.Tanh(), nn.Flatten()
+    module = nn.Sequential(*layers, nn.Linear(9, 10))
     found, converted = analysed(module, (3, 8, 8))
     one, second = row(found, "0"), row(found, "2")
     assert (one.rank, one.rank_kind, one.free) == (108, "measured", 84)
@@ -90,7 +84,6 @@ def test_no_rank_is_exact_where_the_next_layer_skips_positions():
 
 @pytest.mark.parametrize(("size", "kind"), [(8, "measured"), (34, "at most")])
 def test_a_rank_behind_a_relu_is_never_proved_by_sizes(size, kind):
-    """Where dJ/dZ is 0 behind it depends on the image."""
     torch.manual_seed(0)
     module = chain(nn.Conv2d(3, 6, 3), 6 * (size - 2) ** 2, activation=nn.ReLU)
     assert first(module, (3, size, size)).rank_kind == kind
@@ -99,7 +92,6 @@ def test_a_rank_behind_a_relu_is_never_proved_by_sizes(size, kind):
 
 
 def test_a_proved_rank_that_these_weights_do_not_have_is_measured():
-    """A filter that is almost another one: nothing is 0, and yet a rank is missing."""
     module = made(lambda: chain(nn.Conv2d(4, 3, 2), 48))
     before = first(module, (4, 5, 5))
     assert before.rank_kind == "exact"
@@ -137,17 +129,14 @@ def test_a_large_layer_gets_a_bound_or_a_proof_and_no_condition_number(monkeypat
     found = first(module, (3, 48, 48))
     assert found.own_unknowns == 6912 and found.condition is None
     assert found.rank_kind in ("exact", "at most") and "no condition number" in found.note
+    dead = first(killed(module), (3, 48, 48))
+    assert dead.rank_kind == "at most" and dead.rank == found.rank and "is 0" in dead.note
 
 
 def test_groups_count_each_for_itself():
     apart = first(chain(nn.Conv2d(4, 4, 3, groups=4), 4 * 16), (4, 6, 6))
     alone = first(chain(nn.Conv2d(1, 1, 3), 16), (1, 6, 6))
     assert apart.rank == 4 * alone.rank and "4 groups" in apart.note
-
-
-def test_a_dead_filter_makes_the_rank_a_measured_one():
-    found = first(killed(chain(nn.Conv2d(1, 2, 3), 32)), (1, 6, 6))
-    assert found.rank_kind == "measured" and "is 0" in found.note
 
 
 @pytest.mark.parametrize(
@@ -161,15 +150,9 @@ def test_pixels_that_no_window_meets_change_no_singular_value(kernel, stride, pa
     delta = draw.standard_normal((4, *shape.output))
     met = without_gaps(shape)
     assert met.output == shape.output and met.covered == shape.covered
-    values = [
-        np.linalg.svd(
-            LayerSystem(Convolution(weight, one), GradientConstraint(delta, one)).dense(),
-            compute_uv=False,
-        )
-        for one in (shape, met)
-    ]
-    before, after = (v[v > 1e-9 * v[0]] for v in values)
-    assert np.allclose(before, after)
+    both = [(Convolution(weight, x), GradientConstraint(delta, x)) for x in (shape, met)]
+    values = [np.linalg.svd(LayerSystem(*x).dense(), compute_uv=False) for x in both]
+    assert np.allclose(*(v[v > 1e-9 * v[0]] for v in values))
     if not padding:
         assert met.unknowns == met.covered
 
@@ -181,18 +164,14 @@ def test_a_layer_of_stride_beyond_its_kernel_is_measured_without_the_pixels_it_s
     assert found.condition is not None
 
 
-def test_a_bound_has_no_condition_number_because_it_is_one(monkeypatch):
+def test_a_dead_filter_makes_the_rank_a_measured_one_or_a_bound_without_condition(monkeypatch):
+    dead = killed(chain(nn.Conv2d(1, 2, 3), 32))
+    found = first(dead, (1, 6, 6))
+    assert found.rank_kind == "measured" and "is 0" in found.note
     monkeypatch.setattr("gradleak_audit.read.structure.RANKED", 10)
-    found = first(killed(chain(nn.Conv2d(1, 2, 3), 32)), (1, 6, 6))
+    found = first(dead, (1, 6, 6))
     assert found.rank_kind == "at most"
     assert "the rank is only bounded" in found.note and "rounding" not in found.note
-
-
-def test_in_a_large_layer_a_dead_filter_leaves_a_bound():
-    module = chain(nn.Conv2d(3, 4, 3, padding=1), 4 * 48 * 48, activation=nn.ReLU)
-    alive = first(module, (3, 48, 48))
-    found = first(killed(module), (3, 48, 48))
-    assert found.rank_kind == "at most" and found.rank == alive.rank and "is 0" in found.note
 
 
 def test_unreadable_layers_stand_in_the_table_with_their_reason():
@@ -217,19 +196,12 @@ def test_deltas_are_those_of_the_network():
     module = made(audited.two_branches)
     image = np.random.default_rng(0).random((3, 16, 16))
     found = deltas(module, image, 2, "cross_entropy", "training", ["coarse"])["coarse"]
-    shifted = []
-    for step in (1e-2, -1e-2):
-        with torch.no_grad():
-
-            def change(_, __, z, step=step):
-                z = z.clone()
-                z[0, 1, 3, 4] += step
-                return z
-
-            handle = module.coarse.register_forward_hook(change)
-            output = module(torch.from_numpy(image[None]).float())
-            handle.remove()
-            shifted.append(nn.functional.cross_entropy(output, torch.tensor([2])).item())
+    shift, shifted = torch.zeros(1, 4, 16, 16), []
+    for shift[0, 1, 3, 4] in (1e-2, -1e-2):
+        handle = module.coarse.register_forward_hook(lambda _, __, z: z + shift)
+        output = module(torch.from_numpy(image[None]).float())
+        handle.remove()
+        shifted.append(nn.functional.cross_entropy(output, torch.tensor([2])).item())
     assert found[1, 3, 4] == pytest.approx((shifted[0] - shifted[1]) / 2e-2, rel=0.05, abs=1e-5)
 
 
@@ -237,9 +209,9 @@ def test_deltas_are_those_of_the_network():
 def test_activations_in_place_change_nothing(activation):
     def net(inplace):
         torch.manual_seed(0)
-        one, other = (activation(inplace=inplace) for _ in range(2))
-        convolutions = nn.Conv2d(1, 4, 5, 2), one, nn.Conv2d(4, 8, 3, 2), other
-        return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(8, 10))
+        first = nn.Conv2d(1, 4, 5, 2), activation(inplace=inplace)
+        second = nn.Conv2d(4, 8, 3, 2), activation(inplace=inplace)
+        return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(8, 10))
 
     apart, within = (analysed(net(inplace), (1, 12, 12))[0].layers for inplace in (False, True))
     assert apart[0].condition is not None
@@ -269,9 +241,8 @@ def test_a_head_that_is_not_used_gives_no_input_away():
         return net.head(x.flatten(1))
 
     two = Net(run, head=nn.Linear(16, 3), unused=nn.Linear(16, 3))
-    reading = read(two, (1, 4, 4))
     known = deltas(two, np.ones((1, 4, 4)), 1, "cross_entropy", "training", ["head", "unused"])
-    found = structure(reading, None, "two heads.", known)
+    found = structure(read(two, (1, 4, 4)), None, "two heads.", known)
     head, unused = row(found, "head"), row(found, "unused")
     assert (head.rank, head.rank_kind) == (16, "exact")
     assert (unused.rank, unused.rank_kind) == (3, "at most") and "dJ/dZ is 0" in unused.note

@@ -11,8 +11,7 @@ import audit_samples
 from audit_samples import price
 from gradleak_audit.attack.attack_suite import UNLOCK
 from gradleak_audit.attack.samples import from_embedded
-from gradleak_audit.attack.scoring import Judge
-from gradleak_audit.attack.trials import Best, case
+from gradleak_audit.attack.trials import Best, Judge, case
 from gradleak_audit.report.verdict import Facts, p_value, ranking, verdict
 
 PHOTOS = {"images": "embedded pictures, photos10 (train)", "gallery": 119}
@@ -25,8 +24,8 @@ def setting(**changed):
     return replace(FACTS, setting=SETTING.model_copy(update=changed))
 
 
-def reads(judge, number, answer):
-    return judge.score(answer[None], np.array([number])).readable
+def scored(judge, number, answer):
+    return judge.score(answer[None], np.array([number]))
 
 
 @pytest.fixture(scope="module", params=[(1, 28, 28), (3, 32, 32)])
@@ -39,28 +38,22 @@ def test_a_picture_of_one_colour_is_never_read(judge):
         original = judge.pool[number]
         for colour in (original.mean((1, 2)), np.median(original, (1, 2)), 0.0, 0.5, 1.0):
             plain = np.broadcast_to(np.reshape(colour, (-1, 1, 1)), original.shape)
-            assert not reads(judge, number, plain), number
-
-
-def test_the_mean_of_all_pictures_is_never_read(judge):
-    mean = judge.pool[40:].mean(0)
-    assert not any(reads(judge, number, mean) for number in range(40))
+            assert not scored(judge, number, plain).readable, number
+        # Neither is the mean of all pictures.
+        assert not scored(judge, number, judge.pool[40:].mean(0)).readable, number
 
 
 def test_the_picture_itself_is_read_and_so_it_is_under_little_noise(judge):
     draw = np.random.default_rng(0)
     for number in range(0, 40, 4):
         original = judge.pool[number]
-        assert reads(judge, number, original)
+        itself = scored(judge, number, original)
+        assert itself.readable and itself.ssim == pytest.approx(1.0)
         noisy = np.clip(original + 0.02 * draw.standard_normal(original.shape), 0, 1)
-        found = judge.score(noisy[None], np.array([number]))
+        found = scored(judge, number, noisy)
         assert found.readable and found.matched and found.psnr > 30
-    assert judge.score(judge.pool[:1], np.array([0])).ssim == pytest.approx(1.0)
-
-
-def test_another_picture_is_neither_read_nor_matched(judge):
-    found = judge.score(judge.pool[[1]], np.array([0]))
-    assert not found.readable and not found.matched
+    other = scored(judge, 0, judge.pool[1])
+    assert not other.readable and not other.matched
 
 
 def test_any_answer_to_any_image_of_a_batch_counts(judge):
@@ -68,13 +61,15 @@ def test_any_answer_to_any_image_of_a_batch_counts(judge):
     found = judge.score(np.stack([blank, judge.pool[2]]), np.array([1, 2]))
     assert found.readable and found.matched
     np.testing.assert_array_equal(found.picture, judge.pool[2])
+    # The same answer to everything matches one picture at most.
+    assert sum(scored(judge, k, blank).matched for k in range(40)) <= 1
 
 
 def test_below_the_window_of_ssim_psnr_decides():
     pool = np.random.default_rng(0).random((30, 3, 5, 5))
-    found = Judge(pool).score(pool[:1], np.array([0]))
+    found = scored(Judge(pool), 0, pool[0])
     assert found.ssim is None and found.readable
-    assert not Judge(pool).score(pool[:1] * 0 + 0.5, np.array([0])).readable
+    assert not scored(Judge(pool), 0, np.full_like(pool[0], 0.5)).readable
 
 
 def run(image, seed, readable=False, matched=False, ssim=0.2, status="ok"):
@@ -85,11 +80,9 @@ def run(image, seed, readable=False, matched=False, ssim=0.2, status="ok"):
 
 
 def runs(readable=(), matched=(), failed=()):
-    return [
-        run(i, s, i in readable, i in matched, status="failed" if i in failed else "ok")
-        for s in range(2)
-        for i in range(4)
-    ]
+    status = ["failed" if i in failed else "ok" for i in range(4)]
+    hits = [(i, s, i in readable, i in matched) for s in range(2) for i in range(4)]
+    return [run(*hit, status=status[hit[0]]) for hit in hits]
 
 
 def plain(attack, **hits):
@@ -135,16 +128,10 @@ def test_matches_count_from_where_chance_ends(hits, grade):
 def test_more_attacks_make_matches_by_chance_likelier():
     facts = replace(setting(gallery=39), rivals=40)
     one = plain("search", matched=[0, 1])
-    others = [case("none", name, 1, runs()) for name in ("form", "c", "d", "e")]
     parts = [*PARTS, part("c"), part("d"), part("e")]
+    others = [plain(name) for name in ("form", "c", "d", "e")]
     assert judged(one, facts=facts).grade == "partly"
     assert judged(one, *others, parts=parts, facts=facts).grade == "not shown"
-
-
-def test_the_same_answer_to_everything_matches_one_picture_at_most(judge):
-    blank = np.full_like(judge.pool[0], 0.5)
-    hits = [judge.score(blank[None], np.array([k])).matched for k in range(40)]
-    assert sum(hits) <= 1
 
 
 def test_an_audit_without_an_answer_says_so():
@@ -225,29 +212,22 @@ def test_limits_name_what_was_not_tried_and_what_fell_away():
 
 
 @pytest.mark.parametrize(
-    ("count", "noun", "words"),
+    ("count", "first", "words"),
     [
-        (1, "gradient", "One gradient is little to go by: shares"),
-        (4, "gradients", "4 gradients are few: shares of them"),
+        (1, "1 gradient of one picture", "One gradient is little to go by: shares"),
+        (4, "4 gradients of one picture", "4 gradients are few: shares of them"),
     ],
 )
-def test_one_gradient_is_no_plural(count, noun, words):
-    found = judged(plain("search"), facts=setting(count=count))
-    (limit,) = [text for text in found.limits if "gradient" in text and "share" in text]
-    assert limit.startswith(words) and found.rests_on[0].startswith(
-        f"{count} {noun} of one picture"
-    )
-
-
-def test_every_word_of_a_verdict_is_a_sentence():
-    found = judged(plain("search", readable=[1]))
+def test_words_of_a_verdict_are_sentences_and_one_gradient_is_no_plural(count, first, words):
+    found = judged(plain("search", readable=[1]), facts=setting(count=count))
+    assert any(text.startswith(words) for text in found.limits)
+    assert found.rests_on[0].startswith(first)
     for text in (found.sentence, found.malicious, *found.rests_on, *found.limits):
         assert text[0].isupper() or text[0].isdigit()
         assert text.endswith(".") and "  " not in text
 
 
 def test_weights_that_know_classes_leave_fewer_pictures_to_choose_from():
-    """An answer of the right class's prototype is nearest to one of its class's pictures."""
     facts = replace(FACTS, fresh=False, rivals=6)
     one = plain("search", matched=[0, 1])
     assert p_value(one, facts) > p_value(one, FACTS)
@@ -255,8 +235,7 @@ def test_weights_that_know_classes_leave_fewer_pictures_to_choose_from():
 
 
 def test_a_leak_names_matches_too_and_none_by_mkor_says_none():
-    found = judged(
-        plain("search", readable=[0], matched=[0, 1, 3]), case("none", "mkor", 4, runs())
-    )
+    one = plain("search", readable=[0], matched=[0, 1, 3])
+    found = judged(one, case("none", "mkor", 4, runs()))
     assert "3 of 4 led to the right picture among 119 others" in found.sentence
     assert "could read none of the 4 pictures" in found.malicious

@@ -16,10 +16,9 @@ from gradleak_audit.attack import samples
 from gradleak_audit.attack.samples import Source
 from gradleak_audit.read.model_checks import check_network, same_parameters
 from gradleak_audit.report import ci_gate, files, page
-from gradleak_audit.report.page_pictures import Pictures
+from gradleak_audit.report.files import Pictures
 from gradleak_audit.result import Audit
-from gradleak_audit.run import NetworkAudit, Origin, Settings
-from gradleak_audit.settings import whole
+from gradleak_audit.run import NetworkAudit, Origin, Settings, whole
 
 Images = str | os.PathLike[str] | np.ndarray | torch.Tensor | None
 
@@ -89,22 +88,20 @@ def audit(
     """
     check_network(model, "model")
     wanted = "(C, H, W) of one image, three whole numbers above 0"
-    sides = whole("input_shape", input_shape, wanted)
-    if len(sides) != 3:
+    if len(sides := whole("input_shape", input_shape, wanted)) != 3:
         raise ConfigError(f"input_shape: give {wanted}, not {sides}.")
-    channels, height, width = sides
     if redraw is not None:
         _check_redraw(model, redraw)
     settings = Settings(loss, mode, count, seeds, batches, offset, std, scale, device)  # type: ignore[arg-type]
     weights = "as given" if redraw is None else "as given, then drawn by redraw"
     origin = Origin(name, f"{type(model).__module__}.{type(model).__qualname__}", weights)
-    size, source = (channels, height, width), _source(images, labels)
+    (channels, height, width), source = sides, _source(images, labels)
+    size = channels, height, width
     found = NetworkAudit(model, size, source, settings, origin, redraw).run()
     return Report(found.timed, found.pictures)
 
 
 def _check_redraw(model: nn.Module, redraw: Any) -> None:
-    """Refuse a `redraw` that does not return newly initialized copies of the same network."""
     if not callable(redraw):
         raise ConfigError(
             f"redraw: give a function of a seed that returns a network, not {redraw!r}."

@@ -13,7 +13,7 @@ from gradleak_audit.attack import samples
 from gradleak_audit.attack.samples import Samples, Source
 from gradleak_audit.read import source
 from gradleak_audit.read.model_checks import Size, same_parameters
-from gradleak_audit.read.weights import load_weights
+from gradleak_audit.read.source import load_weights
 from gradleak_audit.run import Audited, NetworkAudit, Origin, Settings
 
 
@@ -55,9 +55,10 @@ def _audit(
         drawn, told = _drawn(module, build(1), settings["seed"])
     keys = "loss", "mode", "count", "seeds", "batches", "offset", "std"
     amounts = Settings(scale=scale, device=device, **{key: settings[key] for key in keys})
-    (channels, height, width), images = settings["input"], _images(settings, dataset)
-    parts = module, (channels, height, width), images, amounts, Origin(name, words, told)
-    return NetworkAudit(*parts, build if drawn else None).run()
+    parts = _images(settings, dataset), amounts, Origin(name, words, told)
+    channels, height, width = settings["input"]
+    size = channels, height, width
+    return NetworkAudit(module, size, *parts, build if drawn else None).run()
 
 
 def _drawn(first: nn.Module, second: nn.Module, seed: int) -> tuple[bool, str]:

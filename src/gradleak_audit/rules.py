@@ -25,14 +25,11 @@ class Audits:
     def files(self, wildcards: Any) -> dict[str, list[str]]:
         """Files that an audit reads: the network's, its weights, its images."""
         entry = self.entries[wildcards.audit]
-        dataset = []
+        network = _there(getattr(entry.network, "file", None))
+        found = {"network": network, "weights": _there(entry.weights), "dataset": []}
         if isinstance(entry.samples, DatasetSamples):
-            dataset = [self.paths.dataset(entry.samples.dataset, entry.samples.split)]
-        return {
-            "network": _there(getattr(entry.network, "file", None)),
-            "weights": _there(entry.weights),
-            "dataset": dataset,
-        }
+            found["dataset"] = [self.paths.dataset(entry.samples.dataset, entry.samples.split)]
+        return found
 
     def settings(self, wildcards: Any) -> Settings:
         """Entry of `audit`, less what decides whether it passes."""
@@ -47,10 +44,6 @@ class Audits:
         """Earlier result that an audit is held against."""
         return _there(self.entries[wildcards.audit].baseline)
 
-    def limit(self, wildcards: Any) -> float | None:
-        """Largest share of readable images that passes."""
-        return self.entries[wildcards.audit].limit
-
-    def baseline(self, wildcards: Any) -> str | None:
-        """Path of the earlier result, which the gate names."""
-        return self.entries[wildcards.audit].baseline
+    def value(self, key: str) -> Any:
+        """Function of wildcards that gives a setting of the entry."""
+        return lambda wildcards: getattr(self.entries[wildcards.audit], key)

@@ -1,10 +1,14 @@
 """Run an audit: structure, attacks, changes, prices, verdict."""
 
 import logging
+import math
+import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -13,9 +17,9 @@ from torch import nn
 from gradleak.client.capture import pick_device
 from gradleak.errors import ConfigError, NotApplicable, NumericsError
 from gradleak.models.build import check_norms
-from gradleak.models.losses import BINARY
+from gradleak.models.losses import BINARY, LOSSES
 from gradleak.runtime.progress import progress
-from gradleak_audit.attack.attack_suite import AGAINST, MKOR, SCALES, Entry, cut_short, menu, named
+from gradleak_audit.attack.attack_suite import AGAINST, MKOR, SCALES, Entry, cut_short, menu
 from gradleak_audit.attack.malicious import chapter
 from gradleak_audit.attack.mitigations import Variant, gradient_norm, variants
 from gradleak_audit.attack.networks import Arrays, ChainNetwork, ModuleNetwork, Network, Task
@@ -28,17 +32,84 @@ from gradleak_audit.read.conversion import convert
 from gradleak_audit.read.fx_graph import outputs, read
 from gradleak_audit.read.model_checks import Size, own_copy
 from gradleak_audit.read.structure import structure
-from gradleak_audit.report.page_pictures import Pictures
+from gradleak_audit.report.files import Pictures
 from gradleak_audit.report.verdict import Facts, verdict
 from gradleak_audit.result import NONE, Audit, Case, Setting, StructurePart
 from gradleak_audit.result import Network as NetworkPart
-from gradleak_audit.settings import Origin, Settings
 
 LOG = logging.getLogger("gradleak")
 EVALUATED = (
     "Norms ran in evaluation mode: in training mode a batch of {batch} leaves one of them a single "
     "value to normalise."
 )
+
+
+MODES = ("auto", *client.MODES)
+# Gradients under attack, and seeds, by scale.
+AMOUNTS = {"smoke": (2, 1), "laptop": (4, 2), "paper": (20, 5)}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Amounts of an audit; keys as in an entry of ``audit`` in config.yaml."""
+
+    loss: str = "cross_entropy"  # one of `gradleak.models.losses.LOSSES`
+    mode: str = "auto"  # training, evaluation, or auto: training where a batch allows it
+    count: int | None = None  # gradients under attack; by scale if None
+    seeds: int | None = None  # number of seeds; by scale if None
+    # Batch sizes: of the unchanged network, then larger ones.
+    batches: tuple[int, ...] = (1, 4)
+    offset: float = 0.0  # inputs are (pixels / 255 + offset) / std
+    std: float = 1.0
+    scale: str = "laptop"  # smoke, laptop or paper: budget of attacks and training
+    device: str = "cpu"  # auto, cpu, cuda or mps
+
+    def __post_init__(self) -> None:
+        wanted = "batch sizes that grow, for example [1, 4]"
+        sizes = whole("batches", self.batches, wanted)
+        if not sizes or any(a >= b for a, b in pairwise(sizes)):
+            raise ConfigError(f"batches: give {wanted}, not {list(sizes)}.")
+        object.__setattr__(self, "batches", sizes)
+        for key in ("count", "seeds"):
+            if (value := getattr(self, key)) is not None:
+                (amount,) = whole(key, (value,), "a whole number of 1 or more", shown=value)
+                object.__setattr__(self, key, amount)
+        for key, known in (("loss", LOSSES), ("mode", MODES), ("scale", tuple(AMOUNTS))):
+            if (chosen := getattr(self, key)) not in known:
+                choices = ", ".join(known)
+                raise ConfigError(f"{key}: {chosen} is not known; choose one of {choices}.")
+        for key in ("offset", "std"):
+            number = getattr(self, key)
+            if not isinstance(number, Real) or not math.isfinite(number):
+                raise ConfigError(f"{key}: {number!r} is no finite number; give one.")
+        if not self.std > 0:
+            raise ConfigError(f"std: {self.std:g} is not above 0; correct it.")
+
+    @property
+    def amounts(self) -> tuple[int, int]:
+        """Numbers of gradients and seeds."""
+        count, seeds = AMOUNTS[self.scale]
+        return self.count or count, self.seeds or seeds
+
+
+def whole(key: str, values: Any, wanted: str, *, shown: Any = None) -> tuple[int, ...]:
+    """Validate positive integers of a setting; `ConfigError` says what is `wanted` instead."""
+    try:
+        found = tuple(operator.index(value) for value in values)
+    except TypeError:
+        found = (0,)
+    if any(value < 1 for value in found):
+        raise ConfigError(f"{key}: give {wanted}, not {values if shown is None else shown!r}.")
+    return found
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Description of a network in the result."""
+
+    name: str  # of the audit
+    source: str
+    weights: str
 
 
 @dataclass(frozen=True)
@@ -107,13 +178,14 @@ class NetworkAudit:
         entries = menu(*sizes)
         self.notes += filter(None, [cut_short(*sizes)])
         chosen = self._variants(found)
-        tried, best = self._cases(chosen, entries)
-        mkor = chapter(named(entries, MKOR), self.network, NONE, self.bench)
+        tried, best = self._cases(chosen, entries.values())
+        mkor = chapter(entries[MKOR], self.network, self.bench)
         every = [*tried, *filter(None, [mkor.case])]
         costs = mitigation_cost.prices(chosen, self.bench, self.settings.scale)
         changes = [summary(v, tried, costs.get(v.id), withheld(v, self.bench)) for v in chosen]
-        reasons = {entry.id: why_not(entry, chosen[0]) for entry in entries} | {MKOR: mkor.reason}
-        attacks = [entry.part(reasons[entry.id]) for entry in entries]
+        reasons = {key: why_not(entry, chosen[0]) for key, entry in entries.items()}
+        reasons[MKOR] = mkor.reason
+        attacks = [entry.part(reasons[key]) for key, entry in entries.items()]
         setting = self._setting()
         stand_in, fresh = self.bench.samples.source["origin"] == "embedded", self.redraw is not None
         facts = Facts(setting, found, self._rivals(), fresh, stand_in, tuple(self.notes))
@@ -164,7 +236,6 @@ class NetworkAudit:
         return ChainNetwork(self.task, converted.chain, weights, converted.layers, converted.before)
 
     def _structure(self) -> StructurePart:
-        """Compute ranks and counts at the first image."""
         images, labels = self.bench.batch(1)
         layers = [layer.name for layer in self.reading.layers if layer.is_linear]
         mode = "evaluation" if self.batch > 1 else self.task.mode
@@ -186,7 +257,7 @@ class NetworkAudit:
         return variants(self.network, batches, critical=critical, norm=norm or 1.0, work=work)
 
     def _cases(
-        self, chosen: Sequence[Variant], entries: Sequence[Entry]
+        self, chosen: Sequence[Variant], entries: Collection[Entry]
     ) -> tuple[list[Case], Best]:
         """Cases of all changes that can be tried, and best reconstructions without change."""
         out: list[Case] = []

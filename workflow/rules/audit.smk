@@ -83,8 +83,8 @@ rule audit_gate:
     resources:
         **resources.doubling(1000, 10),
     params:
-        limit=AUDITED.limit,
-        baseline=AUDITED.baseline,
+        limit=AUDITED.value("limit"),
+        baseline=AUDITED.value("baseline"),
         code=code("gradleak_audit.report.ci_gate"),
     message:
         "Hold the audit {wildcards.audit} against its limit"

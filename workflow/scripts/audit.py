@@ -1,6 +1,7 @@
 """Writes what an audit of one network found, its pictures, and what varies from run to run."""
 
 import _package
+from gradleak.runtime.artifacts import write_json
 from gradleak.runtime.job import job
 from gradleak_audit import from_config
 from gradleak_audit.report import files
@@ -16,5 +17,5 @@ with job(snakemake) as log:
     )
     files.save(snakemake.output.result, found.audit)
     files.save_pictures(snakemake.output.pictures, found.pictures)
-    files.save_seconds(snakemake.output.seconds, dict(found.seconds))
+    write_json(snakemake.output.seconds, found.seconds)
     log.info("%s", found.audit.verdict.sentence)

@@ -16,7 +16,6 @@ SEARCH = "inverting_gradients"
 CLOSED, SECOND, MKOR = "rgap", "gauss_newton", "mkor"
 # Attacks against one kind of change, which apply to no other.
 UNLOCK, MASKED = "unlock", "masked"
-# Attacks that are run against one kind of change.
 AGAINST = {"lock": UNLOCK, "soteria": MASKED}
 # Multiply-adds of a gradient, and of the gradient of a distance between gradients, in forward
 # passes (each takes about two forward and backward passes); parameters are read and written as
@@ -69,9 +68,8 @@ class Entry:
         if self.id == MKOR:
             return _unplanned(chain) or mkor(self, chain).applies(chain) or ""
         attack = self.attack(chain, "cpu")
-        if isinstance(attack, ManyAttack):
-            return attack.applies(chain, mode) or ""
-        return attack.applies(chain) or ""
+        more = [mode] if isinstance(attack, ManyAttack) else []
+        return attack.applies(chain, *more) or ""
 
     def part(self, reason: str) -> AttackPart:
         """Convert to the result's format."""
@@ -79,13 +77,15 @@ class Entry:
         return AttackPart(**own, chapter=self.chapter, reason=reason)
 
 
-def menu(scale: str, multiply_adds: int, parameters: int) -> tuple[Entry, ...]:
-    """Return all attacks at one scale, honest servers' first; large networks get fewer steps."""
+def menu(scale: str, multiply_adds: int, parameters: int) -> dict[str, Entry]:
+    """All attacks at one scale by id, honest servers' first; large networks get fewer steps."""
     amounts = SCALES[scale]
     steps = search_steps(amounts, multiply_adds, parameters)
     cut = f" (of {amounts.steps}: the network is large)" if steps < amounts.steps else ""
     kind = "preconditioned" if amounts.precondition else "plain"
-    second = {"iterations": amounts.second, "precondition": amounts.precondition}
+    # Shared gradients are float32; nothing below its precision is reliable.
+    second: dict[str, Any] = {"iterations": amounts.second, "target": 1e-6}
+    second["precondition"] = amounts.precondition
     search = {"method": SEARCH, "iterations": steps, "tv": 1e-4, "rate": 0.1}
     rows: dict[str, tuple[str, str, dict[str, Any]]] = {
         CLOSED: (
@@ -101,8 +101,7 @@ def menu(scale: str, multiply_adds: int, parameters: int) -> tuple[Entry, ...]:
         SECOND: (
             "Gauss-Newton, second order (ours)",
             f"from R-GAP's answer, at most {amounts.second} steps, {kind} conjugate gradients",
-            # Shared gradients are float32; nothing below its precision is reliable.
-            {**second, "target": 1e-6},
+            second,
         ),
         UNLOCK: (
             "Unlock, a closed form against the key-lock (ours)",
@@ -125,33 +124,23 @@ def menu(scale: str, multiply_adds: int, parameters: int) -> tuple[Entry, ...]:
             {"rows": "all"},
         ),
     }
-    return tuple(
-        Entry(name, title, settings, {"method": name, **options})
+    return {
+        name: Entry(name, title, settings, {"method": name, **options})
         for name, (title, settings, options) in rows.items()
-    )
+    }
 
 
 def search_steps(amounts: Amounts, multiply_adds: int, parameters: int) -> int:
     """Number of steps of an optimisation-based attack within its budget."""
-    each = PASSES * (multiply_adds + parameters)
-    return max(LEAST, min(amounts.steps, int(amounts.work / each)))
+    steps = int(amounts.work / (PASSES * (multiply_adds + parameters)))
+    return max(LEAST, min(amounts.steps, steps))
 
 
 def cut_short(scale: str, multiply_adds: int, parameters: int) -> str:
     """Note on an attack shortened because of the network's size; empty if it was not."""
-    most = SCALES[scale].steps
-    steps = search_steps(SCALES[scale], multiply_adds, parameters)
-    if steps == most:
-        return ""
-    return (
-        f"The network is large, so searches had {steps} of the {most} steps of scale {scale}; "
-        "more might find more."
-    )
-
-
-def named(entries: tuple[Entry, ...], name: str) -> Entry:
-    """Return the entry with that id."""
-    return next(entry for entry in entries if entry.id == name)
+    most, steps = SCALES[scale].steps, search_steps(SCALES[scale], multiply_adds, parameters)
+    had = f"searches had {steps} of the {most} steps of scale {scale}; more might find more."
+    return "" if steps == most else f"The network is large, so {had}"
 
 
 def mkor(entry: Entry, chain: Chain) -> Attack:
@@ -163,12 +152,11 @@ def mkor(entry: Entry, chain: Chain) -> Attack:
 
 
 def _unplanned(chain: Chain) -> str:
-    """Reason why MKOR cannot lay paths through a chain; empty if it can."""
     from gradleak.servers.plan import plan
 
+    why = "has a pool of another kind than 2x2, through which MKOR lays no path."
     for layer in chain.convolutions:
         if layer.pool in ("global", "max3"):
-            why = "has a pool of another kind than 2x2, through which MKOR lays no path."
             return f"{chain.name}: {layer.name} {why}"
     try:
         plan(chain)

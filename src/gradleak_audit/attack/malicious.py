@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from gradleak.attacks.base import AttackerView, Reconstruction
+from gradleak.attacks.base import Reconstruction
 from gradleak.attacks.runner import run_seed
 from gradleak.client.defences.apply import noise_seed
 from gradleak.data.targets import TargetSet
@@ -16,10 +16,9 @@ from gradleak.servers.base import SEED
 from gradleak.servers.base import build as build_server
 from gradleak.servers.secret import Secret
 from gradleak_audit.attack.attack_suite import Entry, mkor
-from gradleak_audit.attack.networks import Arrays, ChainNetwork, Network, Shared
-from gradleak_audit.attack.scoring import Judge
-from gradleak_audit.attack.trials import Bench, Best, case, record
-from gradleak_audit.result import Case
+from gradleak_audit.attack.networks import ChainNetwork, Network, Shared
+from gradleak_audit.attack.trials import Bench, Best, Judge, Score, case
+from gradleak_audit.result import NONE, Case
 
 # Batch size, if the network has as many classes.
 MOST = 8
@@ -34,10 +33,9 @@ class Chapter:
     best: Best = field(default_factory=Best)
 
 
-def chapter(entry: Entry, network: Network, change: str, bench: Bench) -> Chapter:
-    """Run MKOR on the unchanged network `change`; the first images share a gradient per seed."""
-    reason = _inapplicable(entry, network, bench)
-    if reason:
+def chapter(entry: Entry, network: Network, bench: Bench) -> Chapter:
+    """Run MKOR on the unchanged network; the first images share a gradient per seed."""
+    if reason := _inapplicable(entry, network, bench):
         return Chapter(reason)
     assert isinstance(network, ChainNetwork)
     attack = mkor(entry, network.chain)
@@ -45,25 +43,32 @@ def chapter(entry: Entry, network: Network, change: str, bench: Bench) -> Chapte
     targets = bench.samples.targets(np.arange(size)[None], bench.offset, bench.std)
     judge, runs, best = Judge(bench.pool()), [], Best()
     for draw in range(bench.seeds):
+        found: Reconstruction | str
+        options, weights = server_options(network.chain), network.weights(draw)
         try:
-            secret, sent = _sent(network, draw)
+            sent, values = build_server(options).corrupt(network.chain, weights, SEED + draw)
         except ConfigError as error:
             return Chapter(network.told(str(error)))
-        found: Reconstruction | str
+        labels, mark = targets.labels[0], fingerprint(sent)
         try:
-            view = _received(network, secret, sent, draw, targets)
+            gradient = network.gradient(sent, targets.inputs(0), labels, noise_seed(draw, 0))
+            view = network.view(draw, Shared(gradient, labels, run_seed(draw, 0)))
+            known: dict[str, Any] = {
+                "secret": Secret("mkor", mark, options, values),
+                "fingerprint": mark,
+            }
+            view = replace(view, weights=sent, labels=None, **known)
             found = attack.run(view, run_seed(draw, 0))
         except NumericsError as error:
             found = network.told(str(error))
-        for number, label in zip(targets.indices[0].tolist(), targets.labels[0], strict=True):
+        for number, label in zip(targets.indices[0].tolist(), labels, strict=True):
             pixels = _answer(found, label, targets)
-            if isinstance(pixels, str):
-                runs.append(record(number, draw, pixels))
-                continue
-            score = judge.score(pixels[None], np.array([number]))
-            best.offer(entry.id, number, draw, score)
-            runs.append(record(number, draw, score))
-    return Chapter("", case(change, entry.id, size, runs), best)
+            one = np.array([number])
+            score: Score | str = (
+                pixels if isinstance(pixels, str) else judge.score(pixels[None], one)
+            )
+            runs.append(best.record(entry.id, number, draw, score))
+    return Chapter("", case(NONE, entry.id, size, runs), best)
 
 
 def _inapplicable(entry: Entry, network: Network, bench: Bench) -> str:
@@ -93,25 +98,7 @@ def server_options(chain: Chain) -> dict[str, Any]:
     return {"method": "mkor", "classifier": "untouched", **own}
 
 
-def _sent(network: ChainNetwork, draw: int) -> tuple[Secret, Arrays]:
-    """Return what the server retains, and the weights that it sends."""
-    options, weights = server_options(network.chain), network.weights(draw)
-    sent, values = build_server(options).corrupt(network.chain, weights, SEED + draw)
-    return Secret("mkor", fingerprint(sent), options, values), sent
-
-
-def _received(
-    network: ChainNetwork, secret: Secret, sent: Arrays, draw: int, targets: TargetSet
-) -> AttackerView:
-    """Return the attacker's view of one batch's gradient, without labels."""
-    labels, mark = targets.labels[0], secret.fingerprint
-    gradient = network.gradient(sent, targets.inputs(0), labels, noise_seed(draw, 0))
-    view = network.view(draw, Shared(gradient, labels, run_seed(draw, 0)))
-    return replace(view, weights=sent, labels=None, secret=secret, fingerprint=mark)
-
-
 def _answer(found: Reconstruction | str, label: int, targets: TargetSet) -> np.ndarray | str:
-    """Pixels (C, H, W) reconstructed for a class, or the reason why there are none."""
     if isinstance(found, str):
         return found
     if label not in found.classes:

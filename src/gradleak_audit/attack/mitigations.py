@@ -60,15 +60,9 @@ def variants(
 ) -> list[Variant]:
     """Return the unchanged network, which has the first batch size, then every change.
 
-    Parameters
-    ----------
-    critical
-        Number of the layer with the largest RA-i, the last layer excluded; None for networks that
-        are not chains or have a single layer.
-    norm
-        Gradient norm of the unchanged network, the reference for clipping.
-    work
-        Limit on Soteria's multiply-adds for one gradient, beyond which it is skipped.
+    `critical` is the number of the layer with the largest RA-i, the last one excluded, None without
+    one. Gradients are clipped relative to `norm`, that of the unchanged network. `work` limits
+    Soteria's multiply-adds for one gradient.
     """
     first = batches[0]
     out = [Variant(NONE, "unchanged", "none", first, network)]
@@ -114,7 +108,6 @@ def _soteria(network: ChainNetwork, batch: int, work: float) -> Variant:
 
 
 def _architectures(network: ChainNetwork, batch: int, critical: int | None) -> list[Variant]:
-    """Key-lock, cut skips, half the filters, doubled stride."""
     chain = network.chain
 
     def tried(kind: Kind, title: str, edit: Callable[[], Chain], name: str = "") -> Variant:
@@ -143,11 +136,10 @@ def _architectures(network: ChainNetwork, batch: int, critical: int | None) -> l
     if critical is None:
         why = "There is no layer before the last, whose outputs are the classes."
         return out + [_untried(kind, batch, why) for kind in edits]
-    where = spoken(network.names[critical])
-    return out + [
-        tried(kind, f"{TITLES[kind]} at {where}", partial(edit, chain, critical))
-        for kind, edit in edits.items()
-    ]
+    for kind, edit in edits.items():
+        title = f"{TITLES[kind]} at {spoken(network.names[critical])}"
+        out.append(tried(kind, title, partial(edit, chain, critical)))
+    return out
 
 
 def changed_network(network: ChainNetwork, chain: Chain) -> ChainNetwork:
@@ -158,8 +150,8 @@ def changed_network(network: ChainNetwork, chain: Chain) -> ChainNetwork:
         before, out = network.weights(draw), initial_weights(chain, draw)
         if any(name.endswith(STATISTICS[0][0]) for name in before):
             out = with_statistics(chain, out)
-        kept = {name for name, v in before.items() if name in out and out[name].shape == v.shape}
-        return {name: before[name] if name in kept else v for name, v in out.items()}
+        kept = {k: v for k, v in before.items() if k in out and out[k].shape == v.shape}
+        return out | kept
 
     return replace(network, chain=chain, weights=weights)
 
@@ -206,7 +198,7 @@ def strided(chain: Chain, number: int) -> Chain:
 
 
 def _resized(chain: Chain, specs: Sequence[ConvSpec | LinearSpec]) -> Chain:
-    """Replace the layers of a chain; fully connected layers adapt to the new input sizes."""
+    # Fully connected layers adapt to the new input sizes.
     free = [replace(s, inputs=None) if isinstance(s, LinearSpec) else s for s in specs]
     return replace(chain, specs=tuple(free))
 
@@ -226,5 +218,5 @@ def _tied(chain: Chain, number: int) -> set[int]:
 
 
 def gradient_norm(gradients: Arrays) -> float:
-    """Return the L2 norm over all parameters."""
+    """L2 norm over all parameters."""
     return float(np.sqrt(sum(float(np.vdot(v, v)) for v in gradients.values())))

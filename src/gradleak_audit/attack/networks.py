@@ -29,8 +29,6 @@ from gradleak_audit.read.layer_names import told
 from gradleak_audit.read.preprocessing import Preprocessing
 
 Arrays = dict[str, np.ndarray]
-
-
 # A reconstruction, or the reason why there is none.
 Answer = Reconstruction | str
 
@@ -68,7 +66,6 @@ class _Network:
         return self.task.low, self.task.high
 
     def _view(self, chain: Chain, weights: Arrays, shared: Shared, **more: Any) -> AttackerView:
-        """Return the attacker's view of one gradient, with labels."""
         (low, high), task = self.bounds, self.task
         labels = tuple(int(label) for label in shared.labels)
         known = chain, weights, shared.gradient, labels, low, high, task.loss, len(labels)
@@ -92,13 +89,10 @@ class ChainNetwork(_Network):
     @property
     def multiply_adds(self) -> int:
         """Multiply-adds of one image's forward pass, with the two layers of a lock."""
-        shapes = [part.shape for part in self.chain.parts]
+        sizes = [prod(part.size) * part.shape.positions for part in self.chain.parts]
         linear = [layer for layer in self.chain.layers if isinstance(layer, LinearLayer)]
-        return (
-            sum(s.channels * prod(s.kernel) * s.filters * s.positions for s in shapes)
-            + sum(layer.inputs * layer.outputs for layer in linear)
-            + sum(2 * lock.filters * lock.lock.key for lock in self.chain.locked)
-        )
+        sizes += [layer.inputs * layer.outputs for layer in linear]
+        return sum(sizes) + sum(2 * lock.filters * lock.lock.key for lock in self.chain.locked)
 
     def held(self, draw: int) -> Arrays:
         """Weights a client runs, including its key if there is a lock."""
@@ -121,10 +115,9 @@ class ChainNetwork(_Network):
         self, weights: Arrays, images: np.ndarray, labels: np.ndarray, seed: int
     ) -> Arrays:
         """Gradient for inputs of the first layer."""
-        task = self.task
-        how: dict[str, Any] = {"loss": task.loss, "seed": seed, "mode": task.mode}
-        given = self.chain, weights, images, labels
-        return capture(*given, precision="float32", device=task.device, **how)
+        task, given = self.task, (self.chain, weights, images, labels)
+        how: dict[str, Any] = {"loss": task.loss, "mode": task.mode, "device": task.device}
+        return capture(*given, precision="float32", seed=seed, **how)
 
     def told(self, reason: str) -> str:
         """Replace layer names in a reason by the user's."""
@@ -134,8 +127,7 @@ class ChainNetwork(_Network):
     def attacked(self) -> Chain:
         """The chain as run by attackers: without dropout, whose mask they do not know."""
         specs = (
-            replace(spec, dropout=0.0) if isinstance(spec, LinearSpec) else spec
-            for spec in self.chain.specs
+            replace(s, dropout=0.0) if isinstance(s, LinearSpec) else s for s in self.chain.specs
         )
         return replace(self.chain, specs=tuple(specs))
 
@@ -170,14 +162,15 @@ class ChainNetwork(_Network):
             found = attack.run_many(views, seeds)
         else:
             found = [run_one(attack, view, seed) for view, seed in zip(views, seeds, strict=True)]
-        return [self._judged(one) for one in found]
-
-    def _judged(self, found: Reconstruction | NumericsError) -> Answer:
-        answer = _judged(found)
-        if isinstance(answer, str):
-            return self.told(answer)
-        undo = self.before and self.before.undo
-        return replace(answer, images=undo(answer.images)) if undo else answer
+        own = map(_judged, found)
+        answers: list[Answer] = [self.told(x) if isinstance(x, str) else x for x in own]
+        if self.before is None:
+            return answers
+        undo = self.before.undo
+        return [
+            one if isinstance(one, str) else replace(one, images=undo(one.images))
+            for one in answers
+        ]
 
     def _masked(self, draw: int, views: Sequence[AttackerView]) -> list[ModuleView]:
         """Views with masks that exclude zero columns of the first fully connected layer."""
@@ -236,10 +229,9 @@ class ModuleNetwork(_Network):
         """Attack several gradients."""
         attack = entry.attack(None, self.task.device.type)
         assert isinstance(attack, InvertingGradients)
-        views = [
-            ModuleView(self.module(draw), self._view(self.layerless, {}, one)) for one in shared
-        ]
-        return [_judged(one) for one in invert(attack, views, [one.seed for one in shared])]
+        module, views = self.module(draw), [self._view(self.layerless, {}, one) for one in shared]
+        found = invert(attack, [ModuleView(module, v) for v in views], [x.seed for x in shared])
+        return [_judged(one) for one in found]
 
 
 Network = ChainNetwork | ModuleNetwork

@@ -217,7 +217,6 @@ def _opened(file: Path, size: Size) -> np.ndarray:
 
 
 def _fitted(picture: Image.Image | np.ndarray | Path, size: Size) -> np.ndarray:
-    """Crop an image, or pixels (C, H, W), at the centre and resize it to uint8 of `size`."""
     if isinstance(picture, Path):
         return _opened(picture, size)
     if isinstance(picture, np.ndarray):

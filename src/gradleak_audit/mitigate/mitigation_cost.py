@@ -5,7 +5,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +26,11 @@ LOG = logging.getLogger("gradleak")
 REPEATS, LEAST, ENOUGH = 9, 4, 5.0
 # Batch size of training for the unchanged network.
 STEP = 16
+TOLD = {
+    "batch": "Trained on as many images, in steps that are as much larger: fewer of them.",
+    "noise": f"Noise is added in each training step, to the gradient of {STEP} images.",
+    "clip": f"Scaled down in each training step, to the gradient of {STEP} images.",
+}
 # Learning rates; the validation accuracy of the unchanged network selects one for all changes.
 RATES = (0.05, 0.01)
 
@@ -48,11 +53,8 @@ TRAININGS = {
 }
 
 
-class Accuracy(NamedTuple):
-    """Test accuracy, or None with a reason."""
-
-    value: float | None
-    reason: str = ""
+# Test accuracy, or None with a reason.
+Accuracy = tuple[float | None, str]
 
 
 def prices(variants: Sequence[Variant], bench: Bench, scale: str) -> dict[str, Price]:
@@ -64,9 +66,9 @@ def prices(variants: Sequence[Variant], bench: Bench, scale: str) -> dict[str, P
             parameters=network.parameters / unchanged.parameters,
             multiply_adds=network.multiply_adds / max(1, unchanged.multiply_adds),
             seconds=None,
-            accuracy=accuracy[variant.id].value,
-            baseline=accuracy[NONE].value,
-            note=accuracy[variant.id].reason,
+            accuracy=accuracy[variant.id][0],
+            baseline=accuracy[NONE][0],
+            note=accuracy[variant.id][1],
         )
         for variant in variants
         if (network := variant.network) is not None
@@ -89,7 +91,6 @@ def step_seconds(variants: Sequence[Variant], bench: Bench) -> dict[str, float]:
 
 
 def _step(variant: Variant, bench: Bench) -> float:
-    """Seconds of one step, without initializing the weights, which a client has."""
     network = variant.network
     assert network is not None
     if isinstance(network, ChainNetwork):
@@ -119,18 +120,18 @@ def accuracies(variants: Sequence[Variant], bench: Bench, scale: str) -> dict[st
     tried = [variant for variant in variants if variant.network is not None]
     split = _split(unchanged.network, bench, amounts)
     if isinstance(split, str):
-        return {variant.id: Accuracy(None, split) for variant in tried}
+        return {variant.id: (None, split) for variant in tried}
     by_rate = {rate: _trained(unchanged, 1, split, amounts, rate) for rate in RATES}
     rate = max(by_rate, key=lambda rate: by_rate[rate][1])
     out = {NONE: by_rate[rate][0]}
     for variant in tried:
         if variant.kind == "soteria":
             why = "Soteria takes many passes for each step, so no training was run."
-            out[variant.id] = Accuracy(None, why)
+            out[variant.id] = None, why
         elif variant.id != NONE:
             larger = variant.batch // unchanged.batch
             out[variant.id], _ = _trained(variant, larger, split, amounts, rate)
-            LOG.info("%s: accuracy %s", variant.id, out[variant.id].value)
+            LOG.info("%s: accuracy %s", variant.id, out[variant.id][0])
     return out
 
 
@@ -147,10 +148,10 @@ def _split(network: Network | None, bench: Bench, amounts: Training) -> Split | 
     passes = 3 * amounts.train * amounts.epochs + amounts.test + amounts.epochs * amounts.validation
     if network.multiply_adds * passes > amounts.work:
         return "The network is too large to be trained at this scale."
-    counts = {"train": amounts.train, "validation": amounts.validation, "test": amounts.test}
-    data, cpu = bench.samples.dataset(), torch.device("cpu")
+    counts = {key: getattr(amounts, key) for key in ("train", "validation", "test")}
+    how: dict[str, Any] = {"seed": 0, "offset": bench.offset, "std": bench.std}
     try:
-        return divide(data, counts, seed=0, offset=bench.offset, std=bench.std, device=cpu)
+        return divide(bench.samples.dataset(), counts, device=torch.device("cpu"), **how)
     except DataError:
         return "There are too few images to train and test on."
 
@@ -166,18 +167,11 @@ def _trained(
     try:
         found = Defended(network, split, recipe, variant.defence).run()
     except NumericsError:
-        return Accuracy(None, "Its training diverged."), -1.0
+        return (None, "Its training diverged."), -1.0
     except ConfigError as error:
-        return Accuracy(None, network.told(str(error))), -1.0
+        return (None, network.told(str(error))), -1.0
     best = max(row["validation_accuracy"] for row in found.rows)
-    return Accuracy(found.accuracy, _TOLD.get(variant.kind, "")), best
-
-
-_TOLD = {
-    "batch": "Trained on as many images, in steps that are as much larger: fewer of them.",
-    "noise": f"Noise is added in each training step, to the gradient of {STEP} images.",
-    "clip": f"Scaled down in each training step, to the gradient of {STEP} images.",
-}
+    return (found.accuracy, TOLD.get(variant.kind, "")), best
 
 
 class Defended(Trainer):
@@ -190,7 +184,6 @@ class Defended(Trainer):
         self._defence, self._steps = defence, 0
 
     def _step(self, inputs: torch.Tensor, labels: torch.Tensor, rate: float) -> torch.Tensor:
-        """See `Learner._step`."""
         output, loss = self._forward(inputs, labels)
         self.optimiser.forget_gradients()
         loss.backward()
@@ -198,8 +191,7 @@ class Defended(Trainer):
             own = {n: p.grad for n, p in self.module.named_parameters() if p.grad is not None}
             nothing = Client(self.chain, {}, np.empty(0), np.empty(0))
             gradients = {name: grad.cpu().numpy() for name, grad in own.items()}
-            seed = noise_seed(self.seed, self._steps)
-            found = self._defence.apply(nothing, gradients, seed)
+            found = self._defence.apply(nothing, gradients, noise_seed(self.seed, self._steps))
             for name, grad in own.items():
                 grad.copy_(torch.from_numpy(found[name]))
         self.optimiser.step(rate)

@@ -123,7 +123,6 @@ def _by_chance(wins: int, losses: int) -> float:
 
 
 def _best(cases: Sequence[Case]) -> dict[Pair, tuple[str, Run]]:
-    """Return the closest reconstruction of each gradient and seed by any attack."""
     out: dict[Pair, tuple[str, Run]] = {}
     for case in cases:
         for run in case.runs:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from gradleak.models.activations import Activation
 from gradleak.models.build import load
 from gradleak.models.chain import (
     IDENTITY,
+    POOL,
     SKIP,
     Chain,
     ConvSpec,
@@ -22,17 +24,13 @@ from gradleak.models.chain import (
     PaddingMode,
 )
 from gradleak_audit.read.client import passing
-from gradleak_audit.read.fx_graph import Layer, Reading
+from gradleak_audit.read.fx_graph import ACTIVATIONS, ADDITIONS, DIVISIONS, Layer, Reading
 from gradleak_audit.read.layer_names import told
-from gradleak_audit.read.op_types import ACTIVATIONS, ADDITIONS, DIVISIONS
-from gradleak_audit.read.pools import pool_kind
 from gradleak_audit.read.preprocessing import Preprocessing, is_given, preprocessing
 
 # Largest difference of outputs, relative to their size, between a network and its chain.
 TOLERANCE = 1e-4
 ARRAYS = ("weight", "bias", "running_mean", "running_var")
-# Defaults of a convolution without norm, skip and pool.
-BARE = ("none", 0, "none")
 Spec = ConvSpec | LinearSpec
 
 
@@ -135,8 +133,10 @@ class _Walk:
         """Return all layers; the last must be fully connected, or an equivalent convolution."""
         self._finished(self.reading.layers[-1].name)
         for place in reversed(range(len(self.specs))):
-            spec = self.specs[place]
-            if not isinstance(spec, ConvSpec) or not self._covers(place, spec):
+            spec, shape = self.specs[place], self.reading.named(self.modules[place][""]).shape
+            # One window that holds each value once makes a matrix.
+            whole = shape is not None and (shape.kernel, shape.padding) == (shape.size, (0, 0))
+            if not isinstance(spec, ConvSpec) or not whole or not _is_bare(spec):
                 break
             self.specs[place] = LinearSpec(spec.filters, spec.bias, spec.activation)
         if self.specs and not isinstance(self.specs[-1], LinearSpec):
@@ -147,13 +147,6 @@ class _Walk:
                 f"or a convolution whose kernel covers its whole input: {how}."
             )
         return tuple(self.specs)
-
-    def _covers(self, place: int, spec: ConvSpec) -> bool:
-        """True if a convolution is a matrix: one window that holds each value once."""
-        shape = self.reading.named(self.modules[place][""]).shape
-        assert shape is not None
-        whole = shape.kernel == shape.size and shape.padding == (0, 0)
-        return whole and (spec.norm, spec.skip, spec.pool) == BARE
 
     def _finished(self, name: str, activation: Activation = IDENTITY) -> int:
         """Return the number of the layer whose output is `name`, finishing it if pending."""
@@ -172,7 +165,6 @@ class _Walk:
         return number
 
     def _pending(self, layer: Layer) -> _Pending:
-        """Return the pending layer that `layer` alone continues."""
         value = self.given[layer.inputs[0]]
         if not isinstance(value, _Pending):
             raise NotApplicable(
@@ -188,7 +180,6 @@ class _Walk:
             )
 
     def _takers(self, name: str) -> list[str]:
-        """Layers that use the output of `name`."""
         return [layer.name for layer in self.reading.layers if name in layer.inputs]
 
     def _conv(self, layer: Layer) -> _Pending:
@@ -200,11 +191,11 @@ class _Walk:
         return _Pending(self._finished(layer.inputs[0]), spec, {"": layer.name})
 
     def _linear(self, layer: Layer) -> _Pending:
-        own, shape = layer.module, layer.shape
+        own = layer.module
         assert isinstance(own, nn.Linear)
-        if shape is not None:
-            places = shape.size[0]
-            raise NotApplicable(f"{layer.name} is fully connected at {places} places of an image.")
+        if layer.shape is not None:
+            at = f"{layer.shape.size[0]} places of an image"
+            raise NotApplicable(f"{layer.name} is fully connected at {at}.")
         spec = LinearSpec(own.out_features, bias=own.bias is not None)
         return _Pending(self._finished(layer.inputs[0]), spec, {"": layer.name})
 
@@ -214,7 +205,7 @@ class _Walk:
             other = f"is another norm than nn.BatchNorm2d with eps {EPSILON:g} and weights"
             raise NotApplicable(f"{layer} {other} of its own.")
         spec = value.spec
-        if not isinstance(spec, ConvSpec) or (spec.norm, spec.skip, spec.pool) != BARE:
+        if not isinstance(spec, ConvSpec) or not _is_bare(spec):
             raise NotApplicable(f"{layer.name} does not follow a convolution directly.")
         modules = {**value.modules, "_norm": layer.name}
         return _Pending(value.source, replace(spec, norm="batch"), modules)
@@ -230,7 +221,7 @@ class _Walk:
             if isinstance(value, _Pending):
                 self._check_sole(name)
                 end = value.spec
-                bare = isinstance(end, ConvSpec) and (end.skip, end.pool) == BARE[1:]
+                bare = isinstance(end, ConvSpec) and (end.skip, end.pool) == (0, "none")
                 if isinstance(end, ConvSpec) and bare and value.source == here:
                     ends.append((end.kernel, value, end))
         if not ends:
@@ -259,7 +250,7 @@ class _Walk:
         return self._finished(layer.inputs[0], Activation(name, float(slope)))
 
     def _pool(self, layer: Layer) -> int | _Pending:
-        before, kind = layer.inputs[0], pool_kind(layer)
+        before, kind = layer.inputs[0], _pool_kind(layer)
         value = self.given[before]
         if kind is None:
             return self._finished(before)
@@ -330,3 +321,40 @@ class _Walk:
             )
         self.specs[number - 1] = replace(spec, dropout=float(rate))
         return number
+
+
+def _is_bare(spec: ConvSpec) -> bool:
+    return (spec.norm, spec.skip, spec.pool) == ("none", 0, "none")
+
+
+def _pool_kind(layer: Layer) -> str | None:
+    """Return the chain's name for a pooling layer; None if it changes nothing."""
+    adaptive = layer.what in (nn.AdaptiveAvgPool2d, functional.adaptive_avg_pool2d)
+    if adaptive and layer.output_shape == layer.input_shape:
+        return None
+    if (adaptive or layer.what in ("mean", torch.mean)) and layer.output_shape[1:] in ((1, 1), ()):
+        return "global"
+    known: dict[Any, str] = {}
+    if layer.what in (nn.AvgPool2d, functional.avg_pool2d):
+        side = layer.input_shape[1]
+        known = {(POOL, POOL, 0): "average"} | {(side, side, 0): "global"}
+    elif layer.what in (nn.MaxPool2d, functional.max_pool2d, torch.max_pool2d):
+        known = {(POOL, POOL, 0): "max", (3, POOL, 1): "max3"}
+    if known and (settings := _settings(layer)) in known:
+        return known[settings]
+    raise NotApplicable(
+        f"{layer} is another pool than 2x2, the largest of 3x3 at stride 2 with padding 1, or the "
+        "mean of all places."
+    )
+
+
+def _settings(layer: Layer) -> tuple[int, int, int] | None:
+    """Kernel, stride and padding of a pool; None if it is anisotropic or has other options."""
+    kernel = layer.option("kernel_size", 1, None)
+    found = kernel, layer.option("stride", 2, None) or kernel, layer.option("padding", 3, 0)
+    more = layer.option("dilation", 4, 1) not in (1, (1, 1)) or layer.option("ceil_mode", 5, False)
+    sides = [value if isinstance(value, tuple) else (value, value) for value in found]
+    if more or any(down != across for down, across in sides):
+        return None
+    kernel, stride, padding = (side[0] for side in sides)
+    return kernel, stride, padding

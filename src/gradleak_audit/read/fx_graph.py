@@ -5,20 +5,82 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.nn import functional
 
 from gradleak.errors import ConfigError
 from gradleak.operators.shape import ConvShape
-from gradleak_audit.read import op_types
 from gradleak_audit.read.client import PASSED, passing
 from gradleak_audit.read.model_checks import Size, first_line, times
 
 Shape = tuple[int, ...]
+
+
+def _of(owner: Any, names: str) -> tuple[Any, ...]:
+    return tuple(getattr(owner, name) for name in names.split())
+
+
+def _methods(names: str) -> tuple[Any, ...]:
+    return *_of(torch, names), *names.split()
+
+
+ACTIVATIONS: dict[Any, str] = {
+    key: name
+    for name, keys in (
+        ("relu", (nn.ReLU, *_of(functional, "relu relu_"), *_methods("relu relu_"))),
+        ("leaky_relu", (nn.LeakyReLU, functional.leaky_relu)),
+        ("tanh", (nn.Tanh, functional.tanh, *_methods("tanh"))),
+        ("sigmoid", (nn.Sigmoid, functional.sigmoid, *_methods("sigmoid"))),
+    )
+    for key in keys
+}
+# Elementwise activations that no closed-form attack inverts.
+OTHER_ACTIVATIONS = (
+    *_of(nn, "GELU SiLU ELU CELU SELU Mish ReLU6 Hardswish Hardsigmoid Hardtanh Softplus PReLU"),
+    *_of(functional, "gelu silu elu mish relu6 hardswish hardsigmoid softplus"),
+)
+ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
+# a·x + b, or a difference of two values.
+DIFFERENCES = (operator.sub, operator.isub, *_methods("sub subtract"), "sub_")
+PRODUCTS = (operator.mul, operator.imul, *_methods("mul multiply"), "mul_")
+QUOTIENTS = (operator.truediv, operator.itruediv, *_methods("div divide true_divide"), "div_")
+NEGATIONS = (operator.neg, *_methods("neg negative"))
+DIVISIONS = _methods("chunk split tensor_split unbind")
+# Operations that only read or check sizes.
+BOOKKEEPING = (getattr, torch._assert, operator.eq, operator.floordiv, "size", "dim")
+LOG_SOFTMAX = (nn.LogSoftmax, functional.log_softmax, *_methods("log_softmax"))
+# Kinds that do not depend on arguments.
+KINDS: dict[Any, str] = {
+    member: kind
+    for kind, members in {
+        "activation": (*ACTIVATIONS, *OTHER_ACTIVATIONS),
+        "norm": (
+            *_of(nn, "BatchNorm1d BatchNorm2d LayerNorm GroupNorm InstanceNorm2d"),
+            *_of(functional, "layer_norm group_norm"),
+        ),
+        "pool": (
+            *_of(nn, "MaxPool2d AvgPool2d AdaptiveAvgPool2d AdaptiveMaxPool2d"),
+            *_of(functional, "max_pool2d avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d"),
+            torch.max_pool2d,
+            *_methods("mean"),
+        ),
+        "reshape": (
+            *(nn.Flatten, nn.Unflatten, "view", "contiguous", "expand"),
+            *_methods("flatten reshape permute transpose squeeze unsqueeze"),
+            *DIVISIONS,  # into pieces, each of which is then selected
+        ),
+        "dropout": (*_of(nn, "Dropout Dropout1d Dropout2d"), functional.dropout),
+        "concat": (torch.cat, torch.concat),
+        # Selection by position.
+        "part": (operator.getitem, *_methods("select narrow")),
+    }.items()
+    for member in members
+}
 
 
 @dataclass(frozen=True)
@@ -29,7 +91,7 @@ class Layer:
     module: nn.Module | None  # None for a function or method
     name: str  # module path (``layer1.0.conv1``), or torch.fx's name of the operation
     # conv, linear, add, offset, affine, concat, log_softmax, one of
-    # `gradleak_audit.read.op_types.KINDS`, or other.
+    # `KINDS`, or other.
     kind: str
     detail: str  # as printed by PyTorch
     inputs: tuple[str, ...]  # names of layers it takes as inputs; ``input`` is the image
@@ -168,7 +230,7 @@ def _shapes(traced: fx.GraphModule, images: torch.Tensor) -> tuple[Any, dict[fx.
 
     def keep(node: fx.Node, out: Any) -> None:
         first = out[0] if isinstance(out, tuple) and out else out
-        if node.target in op_types.DIVISIONS and node.all_input_nodes[0] in shapes:
+        if node.target in DIVISIONS and node.all_input_nodes[0] in shapes:
             shapes[node] = shapes[node.all_input_nodes[0]]
         elif isinstance(first, torch.Tensor):
             shapes[node] = tuple(first.shape[1:])
@@ -206,52 +268,51 @@ def _layer(
     module = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
     # Selecting positions (a class token) is an operation; selecting one of several results is not.
     same = node.target is operator.getitem and shapes[node] == shapes[inputs[0]]
-    if same or isinstance(module, nn.Identity) or node.target in op_types.BOOKKEEPING:
+    if same or isinstance(module, nn.Identity) or node.target in BOOKKEEPING:
         return None
     name = str(node.target) if module is not None else node.name
     repeated = uses.get(name, 0) > 1
     if repeated:
         name = f"{name} ({node.name})"
-    own: dict[str, Any] = {
-        "node": node,
-        "module": module,
-        "name": name,
-        "detail": _words(node, module),
-        "inputs": tuple(dict.fromkeys(names[given] for given in inputs)),
-        "input_shape": shapes[inputs[0]],
-        "output_shape": shapes[node],
-        "parameters": sum(p.numel() for p in module.parameters()) if module is not None else 0,
-    }
+    layer = Layer(
+        node,
+        module,
+        name,
+        kind="other",
+        detail=_words(node, module),
+        inputs=tuple(dict.fromkeys(names[given] for given in inputs)),
+        input_shape=shapes[inputs[0]],
+        output_shape=shapes[node],
+        parameters=sum(p.numel() for p in module.parameters()) if module is not None else 0,
+    )
     if not isinstance(module, nn.Conv2d | nn.Linear):
-        what = type(module) if module is not None else node.target
-        kind = _kind(what, node, names, len(own["inputs"]) > 1)
-        why = _why_unreadable(what, node, own) if kind == "other" else ""
-    elif repeated and own["parameters"]:
-        kind = "other"
+        kind = _kind(layer, names)
+        return replace(layer, kind=kind, unreadable=_why_not(layer) if kind == "other" else "")
+    if repeated and layer.parameters:
         why = f"{node.target} runs more than once, and its gradient is the sum of all its uses."
     elif "weight" not in module._parameters:
-        kind = "other"
         why = f"{name} computes its weight from other parameters, whose gradients are shared."
     else:
-        own["weights"] = module.weight.numel()
-        return _convolution(module, own) if isinstance(module, nn.Conv2d) else _linear(module, own)
-    return Layer(kind=kind, unreadable=why, **own)
+        layer = replace(layer, weights=module.weight.numel())
+        return _linear(layer, module) if isinstance(module, nn.Linear) else _conv(layer, module)
+    return replace(layer, unreadable=why)
 
 
-def _convolution(module: nn.Conv2d, own: dict[str, Any]) -> Layer:
-    why = ""
+def _conv(layer: Layer, module: nn.Conv2d) -> Layer:
+    why, layer = "", replace(layer, kind="conv")
     if any(step != 1 for step in module.dilation):
-        why = f"{own['name']} is dilated, and its taps lie apart; use dilation 1."
+        why = f"{layer.name} is dilated, and its taps lie apart; use dilation 1."
     elif isinstance(module.padding, str):
-        why = f"{own['name']} has padding '{module.padding}'; write the padding as a number."
+        why = f"{layer.name} has padding '{module.padding}'; write the padding as a number."
     elif module.padding_mode not in ("zeros", "replicate"):
-        why = f"{own['name']} pads by '{module.padding_mode}'; use zeros or replicate."
+        why = f"{layer.name} pads by '{module.padding_mode}'; use zeros or replicate."
     if why:
-        return Layer(kind="conv", unreadable=why, **own)
+        return replace(layer, unreadable=why)
     kernel, stride, padding = map(_pair, (module.kernel_size, module.stride, module.padding))
     channels, filters = (n // module.groups for n in (module.in_channels, module.out_channels))
-    shape = ConvShape(channels, filters, kernel, stride, padding, own["input_shape"][1:])
-    return Layer(kind="conv", shape=shape, groups=module.groups, **own)
+    _, height, width = layer.input_shape
+    shape = ConvShape(channels, filters, kernel, stride, padding, (height, width))
+    return replace(layer, shape=shape, groups=module.groups)
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -259,50 +320,49 @@ def _pair(value: Any) -> tuple[int, int]:
     return int(first), int(second)
 
 
-def _linear(module: nn.Linear, own: dict[str, Any]) -> Layer:
-    if (places := prod(own["input_shape"][:-1])) == 1:
-        return Layer(kind="linear", **own)
-    shape = ConvShape(module.in_features, module.out_features, (1, 1), (1, 1), (0, 0), (places, 1))
-    return Layer(kind="linear", shape=shape, **own)
+def _linear(layer: Layer, module: nn.Linear) -> Layer:
+    shape: ConvShape | None = None
+    if (places := prod(layer.input_shape[:-1])) != 1:
+        sizes = module.in_features, module.out_features, (1, 1), (1, 1), (0, 0), (places, 1)
+        shape = ConvShape(*sizes)
+    return replace(layer, kind="linear", shape=shape)
 
 
-def _kind(what: Any, node: fx.Node, names: Mapping[fx.Node, str], several: bool) -> str:
-    """Kind of a layer, with `several` inputs or one, that has no weights known here."""
-    if what in op_types.KINDS:
-        return op_types.KINDS[what]
-    if what in op_types.ADDITIONS:
+def _kind(layer: Layer, names: Mapping[fx.Node, str]) -> str:
+    """Kind of a layer that has no weights known here."""
+    what, several = layer.what, len(layer.inputs) > 1
+    if what in KINDS:
+        return KINDS[what]
+    if what in ADDITIONS or (several and what in DIFFERENCES):
         return "add" if several else "offset"
-    if what in op_types.DIFFERENCES and several:
-        return "add"
-    if _is_affine(what, node, names):
+    if _is_affine(what, layer.node, names):
         return "affine"
-    if what in (torch.cat, torch.concat):
-        return "concat"
-    ends = all(user.op == "output" for user in node.users)
-    return "log_softmax" if ends and what in op_types.LOG_SOFTMAX else "other"
+    ends = all(user.op == "output" for user in layer.node.users)
+    return "log_softmax" if ends and what in LOG_SOFTMAX else "other"
 
 
 def _is_affine(what: Any, node: fx.Node, names: Mapping[fx.Node, str]) -> bool:
     """True if a node is a·x + b with a and b independent of the image."""
-    if what in op_types.NEGATIONS:
+    if what in NEGATIONS:
         return True
-    divides = what in op_types.QUOTIENTS
-    if not (divides or what in (*op_types.DIFFERENCES, *op_types.PRODUCTS)) or len(node.args) < 2:
+    divides = what in QUOTIENTS
+    if not (divides or what in (*DIFFERENCES, *PRODUCTS)) or len(node.args) < 2:
         return False
     first, second = (isinstance(given, fx.Node) and given in names for given in node.args[:2])
     return first != second and (first or not divides)
 
 
-def _why_unreadable(what: Any, node: fx.Node, own: dict[str, Any]) -> str:
+def _why_not(layer: Layer) -> str:
+    what, name = layer.what, layer.name
     if what is nn.MultiheadAttention:
         does = "it multiplies values made of its input with each other"
-        return f"{own['name']} is attention: {does}, which no linear system describes."
-    called = f"{own['name']} ({getattr(what, '__name__', what)})"
-    if own["parameters"]:
+        return f"{name} is attention: {does}, which no linear system describes."
+    called = f"{name} ({getattr(what, '__name__', what)})"
+    if layer.parameters:
         return f"{called} is no convolution of two dimensions and not fully connected."
-    if what in op_types.LOG_SOFTMAX:
+    if what in LOG_SOFTMAX:
         return f"{called} is not the last step, where it would belong to the loss."
-    step = "layer" if node.op == "call_module" else "step"
+    step = "step" if layer.module is None else "layer"
     return f"{called} is a {step} that this reader has no linear system for."
 
 

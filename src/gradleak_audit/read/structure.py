@@ -1,7 +1,7 @@
 """Structural analysis of leakage by layer: ranks, counts, c(M)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ from scipy import linalg
 from torch import nn
 
 from gradleak.analysis.copa_index import behind, index_from_ranks, is_ordinary
-from gradleak.analysis.rank_analysis import LayerCount, analyse, critical
+from gradleak.analysis.rank_analysis import LayerCount, Tally, analyse, critical
 from gradleak.models.chain import ConvLayer
 from gradleak.operators.behind import Behind
 from gradleak.operators.convolution import Convolution
@@ -20,7 +20,6 @@ from gradleak.operators.shape import ConvShape
 from gradleak.operators.structure import rank_bound, structural_rank
 from gradleak.operators.system import LayerSystem
 from gradleak_audit.read.conversion import Converted
-from gradleak_audit.read.counts import counts
 from gradleak_audit.read.fx_graph import Layer, Reading
 from gradleak_audit.result import LayerRow, StructurePart
 
@@ -37,6 +36,9 @@ UNKNOWN = Behind(smooth=False)
 COUNTS = ("unknowns", "weights", "outputs", "carried", "virtual", "index")
 # Rank of U, its kind, condition number, and notes.
 Ranks = tuple[int, RankKind, float | None, str]
+# Elementwise operations and reshapes: the output carries the same values as the input.
+UNARY = ["norm", "activation", "pool", "offset", "affine", "reshape", "dropout", "log_softmax"]
+END = 10**9
 
 
 def structure(
@@ -84,7 +86,6 @@ def security(
 
 
 def _behind(converted: Converted | None) -> dict[str, Behind]:
-    """Layers behind each convolution of a chain, by module name."""
     if converted is None:
         return {}
     chain = converted.chain
@@ -166,7 +167,6 @@ def _measured(shape: ConvShape, weight: np.ndarray, delta: np.ndarray, follows: 
 
 
 def _zeros(weight: np.ndarray, delta: np.ndarray) -> list[str]:
-    """Report filters with zero weight or dJ/dZ, and positions with zero dJ/dZ."""
     notes = []
     if not (delta.any(axis=1).all() and weight.any(axis=(1, 2, 3)).all()):
         notes.append("a filter or its dJ/dZ is 0")
@@ -213,3 +213,59 @@ def _as_convolution(
         # Positions of a fully connected layer are those of a 1x1 convolution.
         weight, delta = weight[:, :, None, None], delta.reshape(-1, delta.shape[-1]).T
     return weight, delta.reshape(shape.filters, *shape.output)
+
+
+@dataclass
+class _Value:
+    made: int
+    sizes: dict[str, int]
+    uses: list[tuple[int, str]] = field(default_factory=list)
+
+    def size(self) -> int:
+        """Size at its uses; the smallest, from which the others follow."""
+        return min(self.sizes[name] for _, name in self.uses) if self.uses else 0
+
+    def lasts(self, time: int) -> bool:
+        """True if a layer after `time` uses it."""
+        return any(use > time for use, _ in self.uses)
+
+
+def counts(reading: Reading) -> tuple[LayerCount, ...]:
+    """Count unknowns and constraints in running order; |V| restarts behind unreadable layers."""
+    order = [layer.name for layer in reading.layers if layer.is_linear]
+    values, value_of = _values(reading, {name: time for time, name in enumerate(order)})
+    tally, note = Tally(), ""
+    for layer in reading.layers:
+        if layer.unreadable:
+            note = f"counts begin anew behind {layer.name}"
+            tally.begin_anew()
+        if layer.is_linear:
+            time, own = len(tally.rows), value_of[layer.inputs[0]]
+            past = (v for v in values if v is not own and v.made < time and v.lasts(time - 1))
+            carried = sum(value.size() for value in past)
+            unknowns = prod(layer.input_shape) + carried
+            outputs = sum(v.size() for v in values if v.made <= time and v.lasts(time))
+            tally.count(layer.name, unknowns, layer.weights, outputs, carried, note)
+            note = ""
+    return tuple(tally.rows)
+
+
+def _values(reading: Reading, times: Mapping[str, int]) -> tuple[list[_Value], dict[str, _Value]]:
+    image = _Value(-1, {"input": prod(reading.input)})
+    values, value_of = [image], {"input": image}
+    for layer in reading.layers:
+        size = prod(layer.output_shape)
+        if layer.kind in UNARY and not layer.unreadable:
+            value = value_of[layer.name] = value_of[layer.inputs[0]]
+            value.sizes[layer.name] = size
+            continue
+        linear = layer.name in times
+        inputs = layer.inputs[:1] if linear else layer.inputs
+        time = times[layer.name] if linear else max(value_of[given].made for given in inputs)
+        for given in inputs:
+            value_of[given].uses.append((time, given))
+        value_of[layer.name] = _Value(time, {layer.name: size})
+        values.append(value_of[layer.name])
+    last = reading.layers[-1].name
+    value_of[last].uses.append((END, last))
+    return values, value_of

@@ -48,7 +48,6 @@ def _measured(audit: Audit, where: str) -> float:
 
 
 def _comparable(audit: Audit, baseline: Audit) -> None:
-    """Refuse a baseline with another network or other settings."""
     here, there = ({"name": one.name} | dict(one.setting) for one in (audit, baseline))
     for key, now in here.items():
         if now != (before := there[key]):

@@ -1,6 +1,8 @@
 """Files of an audit: the result as JSON, and images shown on the page."""
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +10,31 @@ from pydantic import TypeAdapter, ValidationError
 
 from gradleak.errors import ArtifactError
 from gradleak.runtime.artifacts import check_array, read_tensors, whole, write_json, write_tensors
-from gradleak_audit.report.page_pictures import Pictures
 from gradleak_audit.result import VERSION, Audit
 
 Path_ = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images under attack and their reconstructions; `ValueError` if shapes do not fit."""
+
+    originals: np.ndarray  # (n, C, H, W) in [0, 1]
+    # By attack id and image number: the best reconstruction (C, H, W) without any change, clipped
+    # to [0, 1]; that of the run with the largest rank.
+    answers: Mapping[str, Mapping[int, np.ndarray]]
+
+    def __post_init__(self) -> None:
+        if self.originals.ndim != 4 or not np.isfinite(self.originals).all():
+            raise ValueError(f"originals: {self.originals.shape} is no (n, C, H, W) of numbers")
+        count, *shape = self.originals.shape
+        for attack, answers in self.answers.items():
+            for image, answer in answers.items():
+                if image not in range(count):
+                    raise ValueError(f"answers.{attack}: there is no image {image}")
+                if answer.shape != tuple(shape) or not np.isfinite(answer).all():
+                    why = f"{answer.shape} is no {tuple(shape)} of numbers"
+                    raise ValueError(f"answers.{attack}.{image}: {why}")
 
 
 def save(path: Path_, audit: Audit) -> None:
@@ -60,12 +83,7 @@ def read_pictures(path: Path_) -> Pictures:
         return Pictures(arrays["originals"], answers)
 
 
-def save_seconds(path: Path_, seconds: dict[str, float]) -> None:
-    """Write the seconds of a client's step by change, which vary from run to run."""
-    write_json(str(path), seconds)
-
-
 def read_seconds(path: Path_) -> dict[str, float]:
-    """Read seconds written by `save_seconds`."""
+    """Read the seconds of a client's step by change."""
     with whole(path):
         return TypeAdapter(dict[str, float]).validate_json(Path(path).read_bytes())

@@ -7,8 +7,8 @@ from typing import Any
 from scipy.special import betainc
 
 from gradleak.reporting import pages
-from gradleak_audit.attack import scoring
-from gradleak_audit.attack.attack_suite import AGAINST, HONEST, MASKED, UNLOCK
+from gradleak_audit.attack import trials
+from gradleak_audit.attack.attack_suite import AGAINST, HONEST
 from gradleak_audit.attack.trials import Best
 from gradleak_audit.read.layer_names import spoken
 from gradleak_audit.result import (
@@ -27,8 +27,6 @@ from gradleak_audit.result import (
 TEMPLATE = "verdict.j2"
 # Significance level for matches over all attacks.
 SIGNIFICANT = 0.05
-# Architectural changes.
-ALTERED = ("lock", "cut", "fewer", "strided")
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,6 @@ def verdict(
     facts: Facts,
 ) -> Verdict:
     """Put the result into words; `best` has an honest server's answers without any change."""
-    parts = {part.id: part for part in attacks}
     honest = {part.id for part in attacks if part.chapter == HONEST}
     plain = [
         case for case in cases if case.change == NONE and case.attack in honest and case.attempted
@@ -64,32 +61,17 @@ def verdict(
     grade: Grade = "leaks" if read else "partly" if by_luck < SIGNIFICANT else "not shown"
     order, by_id = ranking(changes), {change.id: change for change in changes}
     first = by_id[order[0]] if order else None
-    told = {
-        **vars(facts),
-        **_fallen(cases, plain, attacks, changes),
-        "parts": parts,
-        "plain": plain,
-        "grade": grade,
-        "by_luck": by_luck,
-        "answered": any(case.ok for case in plain),
-        "read": len(read),
-        "readers": sum(case.readable > 0 for case in plain),
-        "matched": len({image for case in plain for image in matched(case.runs)}),
-        "most_matched": len(matched(plain[chance.index(min(chance))].runs)) if plain else 0,
-        "tried": [change for change in changes if change.id != NONE and change.leak is not None],
-        "unchanged": by_id.get(NONE),
-        "first": first,
-        "lost": first and _lost(first),
-        "mkor": [run for case in cases if case.attack not in honest for run in case.runs],
-        "refused": next((part for part in attacks if part.id not in honest), None),
-        "scoring": scoring,
-        "spoken": spoken,
-    }
+    told = vars(facts) | {"cases": cases, "attacks": attacks, "changes": changes, "plain": plain}
+    told |= {"honest": honest, "read": read, "grade": grade, "by_luck": by_luck, "first": first}
+    told |= {"parts": {part.id: part for part in attacks}, "unchanged": by_id.get(NONE)}
+    told |= {"likeliest": plain[chance.index(min(chance))] if plain else None}
+    told |= {"lost": first and _lost(first), "matched": matched, "spoken": spoken}
+    told |= {"against": AGAINST, "scoring": trials}
     words = pages.template(TEMPLATE).make_module(told)
 
     def lines(name: str) -> tuple[str, ...]:
-        text: str = getattr(words, name)()
-        return tuple(" ".join(line.split()) for line in text.split("\n") if line.strip())
+        text = getattr(words, name)().split("\n")
+        return tuple(" ".join(line.split()) for line in text if line.strip())
 
     own: dict[str, Any] = {key: lines(key) for key in ("rests_on", "limits")}
     own |= {key: " ".join(lines(key)) for key in ("sentence", "advice", "malicious")}
@@ -132,37 +114,10 @@ def ranking(changes: Sequence[Change]) -> tuple[str, ...]:
 
 
 def _lost(change: Change) -> float | None:
-    """Accuracy lost through a change; None if it was not measured."""
     price = change.price
     if price is None or price.accuracy is None or price.baseline is None:
         return None
     return price.baseline - price.accuracy
-
-
-def _fallen(
-    cases: Sequence[Case],
-    plain: Sequence[Case],
-    attacks: Sequence[AttackPart],
-    changes: Sequence[Change],
-) -> dict[str, Any]:
-    """Attacks that were not run: on the unchanged network, and under changes."""
-    short = {part.id: part.title.split(",")[0] for part in attacks}
-    untried: dict[str, list[str]] = {}
-    for part in attacks:
-        if part.reason and part.chapter == HONEST and part.id not in (UNLOCK, MASKED):
-            untried.setdefault(part.reason, []).append(short[part.id])
-    fewer, unanswered = [], []
-    for change in changes:
-        own = [case for case in cases if case.change == change.id and not case.attempted]
-        gone = {case.attack for case in own} & {case.attack for case in plain}
-        if gone and change.leak is not None:
-            fewer.append((change.title, [short[part.id] for part in attacks if part.id in gone]))
-        for case in own:
-            # It targets this change, but does not apply to this network.
-            if case.attack == AGAINST.get(change.kind) and case.runs:
-                unanswered.append((change.title, short[case.attack], case.runs[0].reason))
-    altered = any(change.kind in ALTERED and change.leak is not None for change in changes)
-    return {"untried": untried, "fewer": fewer, "unanswered": unanswered, "altered": altered}
 
 
 def _worst(best: Best) -> Worst | None:
