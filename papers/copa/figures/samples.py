@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 
 from gradleak.data.targets import TargetSet
 from gradleak.plotting.layout import EDGE, LINES, Cell, Grid, Page, drawing
-from gradleak.plotting.reader import SEED, Content, median
+from gradleak.plotting.reader import SEED, Content, caption, median
 from gradleak.plotting.style import GREY, PAGE
-from gradleak.plotting.wording import caption, described, is_embedded, precision, signed, typical
+from gradleak.plotting.wording import described, is_embedded, precision, signed, typical
 from gradleak.runtime.artifacts import read_csv
 from gradleak.runtime.tidy import Given
 

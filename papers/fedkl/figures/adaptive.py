@@ -191,4 +191,4 @@ def _footer(words: Mapping[str, Any], cases: Sequence[Case], scale: str) -> str:
         "Pictures: the first image, with PSNR and SSIM, clipped to that range."
     )
     images = wording.each(sets.values())
-    return wording.footer({}, [case.panel for case in cases], images, scale, first)
+    return reader.footer({}, [case.panel for case in cases], images, scale, first)

@@ -198,4 +198,4 @@ def _footer(words: Mapping[str, Any], table: Table, scale: str) -> str:
         "clipped to [0, 1]."
     )
     images = wording.each([panel.targets for panel in panels], batches)
-    return wording.footer({}, panels, images, scale, first)
+    return reader.footer({}, panels, images, scale, first)

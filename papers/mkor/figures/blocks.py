@@ -119,4 +119,4 @@ def _footer(words: Given, panels: Sequence[Panel], batch: int, shown: int, scale
     }
     images = wording.counted(panels[0].targets, batch, words.get("drawn", ""))
     first = " ".join(itertools.compress(said, said.values()))
-    return wording.footer(words, panels, images, scale, first)
+    return reader.footer(words, panels, images, scale, first)

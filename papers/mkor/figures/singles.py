@@ -38,7 +38,7 @@ def make(files: Given, words: Given, scale: str) -> Figure:
         "Values are clipped to [0, 1] for display and for SSIM."
     )
     images = wording.counted(originals, batch, words.get("drawn", ""))
-    footer = wording.footer(words, panels, images, scale, first)
+    footer = reader.footer(words, panels, images, scale, first)
     with drawing(words["title"], footer, grid.bottom) as page:
         for left, heading in zip(grid.lefts, headings, strict=True):
             page.text(left, grid.tops[0] - 0.05, heading, va="bottom", weight="bold", fontsize=5.8)

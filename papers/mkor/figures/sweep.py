@@ -107,4 +107,4 @@ def _footer(words: Given, panels: Sequence[Panel], scale: str) -> str:
     spread = many if batches > 1 else "one batch for each N"
     first = f"Images are drawn from at most N classes; {spread}."
     images = wording.counted(panels[0].targets, None, words.get("drawn", ""))
-    return wording.footer(words, panels, images, scale, first)
+    return reader.footer(words, panels, images, scale, first)

@@ -4,9 +4,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from gradleak.plotting.layout import Cell, Grid, drawing
-from gradleak.plotting.reader import Answer, Content, Panel
+from gradleak.plotting.reader import Answer, Content, Panel, caption
 from gradleak.plotting.style import PAGE, number
-from gradleak.plotting.wording import caption, signed
+from gradleak.plotting.wording import signed
 from gradleak.runtime.tidy import Given
 from gradleak.scoring.metrics.image import assignment
 

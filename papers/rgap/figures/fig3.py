@@ -4,9 +4,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from gradleak.plotting.layout import EDGE, MIDDLE, SMALL, Grid, Page, drawing
-from gradleak.plotting.reader import Content, median
+from gradleak.plotting.reader import Content, caption, median
 from gradleak.plotting.style import GREY, PAGE
-from gradleak.plotting.wording import caption, typical
+from gradleak.plotting.wording import typical
 from gradleak.runtime.tidy import Given
 from papers.rgap.figures import diagrams
 

@@ -13,9 +13,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from gradleak.errors import ArtifactError
 from gradleak.plotting.charts import LOOKS, log_ticks, strip
 from gradleak.plotting.layout import SMALL, Cell, Grid, Page, drawing
-from gradleak.plotting.reader import Content
+from gradleak.plotting.reader import Content, caption
 from gradleak.plotting.style import GREY, GRID, PAGE, RED, number
-from gradleak.plotting.wording import caption, described, precision, signed
+from gradleak.plotting.wording import described, precision, signed
 from gradleak.runtime.artifacts import read_csv
 from gradleak.runtime.tidy import Given, read_all, working
 from papers.rgap.figures import diagrams

@@ -9,9 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradleak.plotting.layout import EDGE, SMALL, Cell, Grid, Page, drawing
-from gradleak.plotting.reader import Answer, Content, Panel
+from gradleak.plotting.reader import Answer, Content, Panel, caption
 from gradleak.plotting.style import BLUE, CROSS, GREY, ORANGE, PAGE, YELLOW
-from gradleak.plotting.wording import caption
 from gradleak.runtime.tidy import Given
 from gradleak.scoring.metrics.image import AT_TWIN, INVISIBLE
 from papers.rgap.figures import diagrams

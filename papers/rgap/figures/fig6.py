@@ -11,9 +11,9 @@ from gradleak.errors import ArtifactError
 from gradleak.models.chain import Chain
 from gradleak.plotting.charts import log_limits, log_ticks
 from gradleak.plotting.layout import SMALL, drawing
-from gradleak.plotting.reader import Content, median
+from gradleak.plotting.reader import Content, caption, median
 from gradleak.plotting.style import BLUE, GREY, PAGE
-from gradleak.plotting.wording import caption, typical
+from gradleak.plotting.wording import typical
 from gradleak.runtime.tidy import Given
 from papers.rgap.figures import diagrams
 

@@ -16,7 +16,8 @@ from gradleak.data.targets import TargetSet
 from gradleak.errors import ArtifactError
 from gradleak.models.chain import Chain
 from gradleak.plotting.layout import Cell
-from gradleak.plotting.wording import caption, described, precision, typical
+from gradleak.plotting.style import number
+from gradleak.plotting.wording import described, precision, typical
 from gradleak.runtime.artifacts import again, opened, read_csv
 from gradleak.scoring.metrics.image import assignment
 
@@ -316,3 +317,18 @@ class Content:
             f"{described(self.originals)}; scale {scale}; gradients in "
             f"{precision([self.table()])}."
         )
+
+
+def caption(answer: Answer | None, metric: str = "mse") -> str:
+    """Format a metric of an answer: its value, ``failed``, or nothing if it was not run."""
+    if answer is None:
+        return ""
+    return number(answer.value(metric)) if answer.ok else answer.status.replace("_", " ")
+
+
+def footer(
+    words: Mapping[str, Any], panels: Sequence[Panel], images: str, scale: str, first: str
+) -> str:
+    """Describe the runs of a figure, after its own sentences `first`."""
+    said = f"{first} {words.get('note', '')} Images: {images}."
+    return f"{said} Scale {scale}; gradients in {precision(panel.table for panel in panels)}."

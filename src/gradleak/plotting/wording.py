@@ -1,18 +1,12 @@
 """Text of figures: numbers, classes, and descriptions of images and runs."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
 
 from gradleak.data.targets import TargetSet
 from gradleak.plotting.style import number
-
-if TYPE_CHECKING:
-    from gradleak.plotting.reader import Answer, Panel
 
 MINUS = "\N{MINUS SIGN}"
 FAILED = " \N{MULTIPLICATION SIGN}: the run failed, as far as the attacker can tell."
@@ -36,13 +30,6 @@ def signed(value: float, form: str = "") -> str:
 def typical(median: float) -> str:
     """Format a median in which failed runs count as infinite."""
     return f"median {number(median)}" if np.isfinite(median) else "median failed"
-
-
-def caption(answer: Answer | None, metric: str = "mse") -> str:
-    """Format a metric of an answer: its value, ``failed``, or nothing if it was not run."""
-    if answer is None:
-        return ""
-    return number(answer.value(metric)) if answer.ok else answer.status.replace("_", " ")
 
 
 def decibel(value: float) -> str:
@@ -126,11 +113,3 @@ def counted(originals: TargetSet, batch: int | None, drawn: str) -> str:
 def precision(tables: Iterable[pd.DataFrame]) -> str:
     """Describe the precision of the gradients."""
     return " and ".join(sorted({name for table in tables for name in table["precision"]}))
-
-
-def footer(
-    words: Mapping[str, Any], panels: Sequence[Panel], images: str, scale: str, first: str
-) -> str:
-    """Describe the runs of a figure, after its own sentences `first`."""
-    said = f"{first} {words.get('note', '')} Images: {images}."
-    return f"{said} Scale {scale}; gradients in {precision(panel.table for panel in panels)}."
