@@ -15,7 +15,7 @@ from gradleak.claims.evaluate import Judge
 from gradleak.claims.forms.paired import one_answer
 from gradleak.claims.model import Claim
 from gradleak.claims.statistics import bootstrap_mean
-from gradleak.errors import ConfigError
+from gradleak.errors import ArtifactError, ConfigError
 from gradleak.runtime import tidy
 
 NEED_PAPER_SCALE = (
@@ -209,6 +209,12 @@ def test_a_changed_layer_changes_its_claims(tmp_path, where, new, names):
     frame = Judged(rgap(), read(tmp_path, [], changed(rank_rows(), where, **new)))
     for name in names.split():
         assert frame[f"rgap.{name}"].verdict == "differs", name
+
+
+def test_a_layer_twice_is_refused(tmp_path):
+    row = next(row for row in rank_rows() if row["model"] == "rgap_fig2_a")
+    with pytest.raises(ArtifactError, match=r"rank table holds layer .* of rgap_fig2_a twice"):
+        evaluate(rgap(), read(tmp_path, [], [*rank_rows(), row]), "real", "laptop")
 
 
 def test_a_value_that_is_not_there_is_not_judged(tmp_path):

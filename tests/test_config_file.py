@@ -23,6 +23,7 @@ def refused(path):
     [
         ("scale: laptop\nimages: real\nscale: smoke\n", "line 3: key 'scale' stands in line 1 too"),
         ("targets:\n  a: {b: [1],\n      b: [2]}\n", "line 3: key 'targets.a.b' stands in line 2"),
+        ("targets: {a: {}, b: {}, a: {}}\n", "line 1: key 'targets.a' stands in line 1 too"),
         ("a:\n- b: 1\n- b: 1\n  'b': 2\n", "line 4: key 'a.1.b' stands in line 3 too"),
         ('{"a": {"b": 1, "b": 2}}', "key 'b' stands twice"),
         ("images: real\nscale: *nope\n", "line 2: *nope refers to nothing; define &nope above"),
@@ -31,10 +32,13 @@ def refused(path):
         ("a: 1\nb: !!python/object/apply:os.system ['x']\n", "line 2: the tag !!python/object/ap"),
         ("a: 1\nb: !own 1\n", "line 2: the tag !own is not taken"),
         ("a: 1\nb: c: d\n", "line 2 is no YAML (mapping values are not allowed"),
+        ("a: [1\nb: 2\n", "line 2 is no YAML"),
         ("a: 1\nb: 2026-13-45\n", "line 2 is no YAML (month must be in 1..12)"),
         ("a: 1\n---\nb: 1\n", "line 2 is no YAML (but found another document)"),
         ("? [a]\n: 1\n", "line 1 is no YAML (found unhashable key)"),
         ("a: 1\nb: \x01\n", r"line 2: the control character '\x01' is no text"),
+        # PyYAML's own mark of the end of a file.
+        ("a: 1\nb: \x00\n", r"line 2: the control character '\x00' is no text"),
         (b"a: 1\nb: caf\xe9\n", "line 2: byte 0xe9 is no UTF-8"),
         (b"\x7fELF\x02\x01\x01\x80", "line 1: byte 0x80 is no UTF-8"),
         ("- 1\n", "FILE holds no keys"),

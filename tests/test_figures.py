@@ -214,7 +214,13 @@ def test_index_inputs_must_agree():
 
 def test_index_figure(index_table, tmp_path):
     write_csv(tmp_path / "index.csv", index_table)
-    figure = index_figure.draw(pd.read_csv(tmp_path / "index.csv"), 0.07)
+    table = pd.read_csv(tmp_path / "index.csv")
+    for name in ("a", "b"):
+        style.save(index_figure.draw(table, 0.07), tmp_path / name / "copa_index.pdf")
+    for suffix in ("pdf", "png"):
+        one, other = (tmp_path / name / f"copa_index.{suffix}" for name in ("a", "b"))
+        assert one.read_bytes() == other.read_bytes()
+    figure = index_figure.draw(table, 0.07)
     found = "\n".join(texts(figure))
     assert "mean MSE of 0.0700" in found.replace("\n", " ")
     dashed = [line for axes in figure.axes for line in axes.lines if line.get_linestyle() == "--"]

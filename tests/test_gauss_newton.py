@@ -254,6 +254,16 @@ def test_a_start_outside_of_the_range_is_moved_into_it_and_noise_replaces_none(s
     assert error(run(replace(shared, starts=starts)), target) < 1e-12
 
 
+def test_gradients_of_no_image_are_a_failure():
+    shared, _ = perturbed(smooth())
+    draw = np.random.default_rng(0)
+    noise = {name: draw.standard_normal(g.shape) for name, g in shared.gradients.items()}
+    noise["fc1.bias"] = shared.gradients["fc1.bias"]  # its sign is that of the granted label
+    found = run(replace(shared, gradients=noise), iterations=5)
+    assert "relative distance of gradients" in found.failure
+    assert found.loss >= 0.5 and np.isfinite(found.image).all()
+
+
 def test_a_batch_and_a_skip_go_without_preconditioner():
     layers = conv(2, 3, padding=1), conv(2, 3, padding=1, skip=1), LinearSpec(1, True)
     shared, target = perturbed(net(*layers, size=(2, 6, 6)), noise=0.05)

@@ -196,6 +196,22 @@ def test_the_batch_of_one_generator_is_recovered_up_to_its_order():
     assert found.label is None
 
 
+@pytest.mark.parametrize("loss", ["logistic", "exponential"])
+def test_a_sign_is_found_with_the_image(loss):
+    network = chain(conv(12, 3, 2, 1, True, "sigmoid"), classes=1, last="identity")
+    seen = view(network, image(network), -1, loss=loss, granted=False)
+    found = run(seen, **FAST | {"iterations": 100})
+    assert found.label == -1 and found.loss < 0.1
+
+
+def test_under_batch_norm_of_its_own_statistics():
+    layer = conv(8, 3, 1, 1, activation="sigmoid", norm="batch")
+    network = chain(layer, conv(8, 3, 2, 1, True, "sigmoid"), last="identity", name="normed")
+    assert Grnn().applies(network) is None
+    found = run(view(network, image(network)), **FAST | {"iterations": 150})
+    assert found.loss < 0.1 * found.trace[0]
+
+
 def test_total_variation_smooths_and_the_wasserstein_term_counts():
     seen = view(SMALL, image(SMALL))
     rough, smooth = (run(seen, **FAST | {"iterations": 60, "tv": tv}) for tv in (0.0, 10.0))

@@ -270,6 +270,7 @@ def test_a_dry_run_of_everything_is_about_a_line_a_job(tree, snakemake):
     assert "Draw figures/copa_fig1.pdf" in lines
     # Embedded images are made here.
     assert "Data sets are looked for" not in done.stdout
+    assert not any("Look at" in line for line in lines)
 
 
 def test_every_rule_has_a_message():
@@ -317,6 +318,13 @@ def test_runs_of_everything_end_with_one_line(look, targets):
 @pytest.mark.parametrize("targets", [("figures/one.pdf",), ("figures/two.pdf", "claims")])
 def test_other_targets_get_no_line(look, targets):
     assert look(*targets) == ""
+
+
+def test_other_targets_end_with_their_own_paths():
+    jobs = rule("figures", *FIGURES), rule("claims", reads=[CLAIMS])
+    asked = SimpleNamespace(targets={FIGURES[1], "claims"})
+    done = SimpleNamespace(dag_settings=asked, dag=SimpleNamespace(targetjobs=jobs))
+    assert ending.last_lines(done, FIGURES, TABLES) == [FIGURES[1], CLAIMS]
 
 
 @pytest.mark.parametrize("newest", [*FIGURES, *TABLES, CLAIMS])

@@ -66,7 +66,7 @@ def _move(image, found):
     padded = functional.pad(image, (0, 0, 2, 2, 2, 2))
     for down, across, mirrored in itertools.product(range(5), range(5), (False, True)):
         crop = padded[down : down + 6, across : across + 5]
-        if torch.same(crop.flip(1) if mirrored else crop, found):
+        if torch.equal(crop.flip(1) if mirrored else crop, found):
             return down, across, mirrored
     return None
 
@@ -277,7 +277,7 @@ def test_steps_are_those_of_torch_to_the_last_bit(momentum, weight_decay):
         reference.param_groups[0]["lr"] = rate
         reference.step()
         for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
-            assert torch.same(one, other)
+            assert torch.equal(one, other)
     assert len(mine.buffers) == (2 if momentum else 0)
 
 
