@@ -1,16 +1,20 @@
 """Dense reference: every U = [W; K] as a matrix, with NumPy's least squares and SVD."""
 
+import time
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from benchmarks.runner import clocked
 from gradleak.attacks.base import AttackerView, LayerFacts
 from gradleak.attacks.closed_form.layerwise import ConvolutionCache, LayerAnswer, LayerTask, walk
+from gradleak.errors import NotApplicable
 from gradleak.models.activations import INSIDE
-from gradleak.models.chain import Chain
+from gradleak.models.chain import Chain, ConvLayer
 from gradleak.operators.shape import ConvShape
+
+# R-GAP's default: estimates outside an activation's range are moved this far into it.
+MARGIN = 1e-6
 
 
 def layer_matrix(
@@ -63,31 +67,51 @@ def outside(shape: ConvShape) -> np.ndarray:
     return mask.ravel()
 
 
-def rgap(view: AttackerView, *, single: bool = False) -> tuple[np.ndarray, dict[str, float]]:
-    """R-GAP with `numpy.linalg.lstsq` for every convolution.
+def rgap(view: AttackerView) -> tuple[np.ndarray, dict[str, float]]:
+    """R-GAP with `numpy.linalg.lstsq` for every convolution; linear layers need a bias.
 
     Returns the image (C, H, W), and the seconds that each convolution's matrix and solution took.
-    With `single`, data are float32 and padded pixels unknowns, as in R-GAP's authors' code.
     """
-    precision, rcond = ("float32", -1) if single else ("float64", None)  # -1: the rule of that time
+    x, back = np.empty(0), np.empty(0)
     seconds: dict[str, float] = {}
+    for layer in reversed(view.chain.layers):
+        weight = view.weights[f"{layer.name}.weight"].astype(np.float64)
+        gradient = view.gradients[f"{layer.name}.weight"].astype(np.float64)
+        if not isinstance(layer, ConvLayer):
+            if not layer.bias:
+                raise NotApplicable(f"The dense reference needs a bias in {layer.name}.")
+            delta = view.gradients[f"{layer.name}.bias"].astype(np.float64)
+            row = int(np.argmax(np.abs(delta)))
+            x, back = gradient[row] / delta[row], weight.T @ delta
+            continue
+        # The input of a fully connected layer is exact, that of a convolution an estimate.
+        z = layer.activation.inverse(x, MARGIN if seconds else 0.0)
+        delta = back * layer.activation.derivative(z)
+        bias = view.weights[f"{layer.name}.bias"] if layer.bias else np.zeros(layer.shape.filters)
+        begin = time.perf_counter()
+        grid = delta.reshape(layer.shape.filters, *layer.shape.output)
+        matrix = layer_matrix(weight, grid, layer.shape)
+        values = np.concatenate([z - np.repeat(bias, layer.shape.positions), gradient.ravel()])
+        x = np.linalg.lstsq(matrix, values, rcond=None)[0]
+        seconds[layer.name] = time.perf_counter() - begin
+        back = matrix[: delta.size].T @ delta
+    return x.reshape(view.chain.input), seconds
 
-    def solved(task: LayerTask) -> np.ndarray:
-        shape, weight = task.layer.shape, task.system.convolution.weight
-        delta = task.system.gradient.delta.reshape(shape.filters, *shape.output)
-        matrix = layer_matrix(weight, delta, shape, precision, padded=single)
-        values = np.zeros(len(matrix), precision)  # 0 for the rows of the padding
-        values[: task.values.size] = task.values
-        x = np.linalg.lstsq(matrix, values, rcond=rcond)[0]  # NumPy solves in float64
-        return x[~outside(shape)] if single else x
+
+def rgap_single(view: AttackerView) -> np.ndarray:
+    """R-GAP's image (C, H, W) from float32 data by NumPy's least squares, like its authors."""
 
     def solve(task: LayerTask) -> LayerAnswer:
-        name = task.layer.name
-        x, seconds[name] = clocked(lambda: solved(task))
+        name, shape, weight = task.layer.name, task.layer.shape, task.system.convolution.weight
+        delta = task.system.gradient.delta.reshape(shape.filters, *shape.output)
+        matrix = layer_matrix(weight, delta, shape, np.float32, padded=True)
+        values = np.zeros(len(matrix), dtype=np.float32)  # 0 for the rows of the padding
+        values[: task.values.size] = task.values
+        # NumPy solves in float64, and -1 was its rank rule at the time of the paper.
+        x = np.linalg.lstsq(matrix, values, rcond=-1)[0][~outside(shape)]
         return LayerAnswer(x, None, LayerFacts(name, "4", 0.0, 0, "dense"))
 
-    found = walk(view, ConvolutionCache(), solve, precision=precision, margin=INSIDE)
-    return found.image, seconds
+    return walk(view, ConvolutionCache(), solve, precision="float32", margin=INSIDE).image
 
 
 def ranks(

@@ -132,7 +132,7 @@ TASKS: dict[str, Callable[[Case], Facts]] = {
     "rgap_single": lambda case: {"image": RGap(precision="float32").run(case.view, 0).image},
     "rgap_layers": lambda case: {"layers": _layers(case)},
     "dense": lambda case: dict(zip(("image", "layers"), dense.rgap(case.view), strict=True)),
-    "dense_single": lambda case: {"image": dense.rgap(case.view, single=True)[0]},
+    "dense_single": lambda case: {"image": dense.rgap_single(case.view)},
     "index": _index,
     # from the sizes of the layers alone
     "sizes": lambda case: dict(

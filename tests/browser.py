@@ -157,7 +157,7 @@ class Page:
 
     def press(self, key):
         """Press and release a key, as a person does."""
-        code, number, text = KEYS[key]
+        code, number, text = KEYS.get(key, (f"Key{key.upper()}", ord(key[0].upper()), key))
         own = {"key": key, "code": code, "windowsVirtualKeyCode": number}
         self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **own)
         self.call("Input.dispatchKeyEvent", type="keyUp", **own)

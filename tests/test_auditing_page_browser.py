@@ -11,13 +11,21 @@ from gradleak_audit.report import page
 
 pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=f"{reason_to_skip()}")
 # Names and numbers as long as those of VGG-16 at 224x224.
-COUNTS = "unknowns own_unknowns outputs rank free weights carried virtual parameters"
-SIZES = {"input": (512, 224, 224), "output": (512, 112, 112), "index": -213_975_040}
-NOTE = "counted with the layer that its skip ends at; no condition number above 4500 unknowns"
-WORDS = {"note": NOTE, "rank_kind": "at most", "critical": True, "condition": 1.234e12}
+COUNTS = "unknowns own_unknowns outputs rank free"
 LARGE = layer(
     "features.denseblock4.denselayer16.self_attention.out_proj",
-    **dict.fromkeys(COUNTS.split(), 102_764_544) | SIZES | WORDS,
+    **dict.fromkeys(COUNTS.split(), 13_211_264),
+    parameters=102_764_544,
+    weights=102_760_448,
+    carried=12_845_056,
+    virtual=111_214_592,
+    index=-213_975_040,
+    condition=1.234e12,
+    rank_kind="at most",
+    critical=True,
+    input=(512, 224, 224),
+    output=(512, 112, 112),
+    note="counted with the layer that its skip ends at; no condition number above 4500 unknowns",
 )
 AUDITS = {grade: audit(grade) for grade in GRADES} | {
     "bare": bare(),

@@ -66,7 +66,7 @@ def test_single_precision_is_that_of_numpys_least_squares(activation):
     given, target, _ = seen(convolutional(activation), precision="float32")
     single = RGap(precision="float32").run(given, 0).image
     np.testing.assert_array_equal(single, single.astype(np.float32))
-    np.testing.assert_allclose(single, dense.rgap(given, single=True)[0], atol=1e-5)
+    np.testing.assert_allclose(single, dense.rgap_single(given), atol=1e-5)
     exact, target, _ = seen(convolutional(activation))
     errors = [mse(RGap(precision=each), exact, target) for each in ("float32", "float64")]
     assert 1e3 * errors[1] < errors[0] < 1e-5

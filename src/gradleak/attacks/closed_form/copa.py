@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import PositiveFloat, PrivateAttr
 
 from gradleak.attacks.base import Attack, AttackerView, LayerFacts, Reconstruction
-from gradleak.attacks.closed_form.rgap import inapplicable
+from gradleak.attacks.closed_form.invertible import inapplicable
 from gradleak.models.activations import INSIDE
 from gradleak.models.chain import Chain
 from gradleak.settings.fields import AmountOrName

@@ -5,8 +5,9 @@ from contextlib import suppress
 import numpy as np
 
 from gradleak.attacks.base import AttackerView
+from gradleak.attacks.closed_form.invertible import inapplicable
 from gradleak.attacks.closed_form.layerwise import ConvolutionCache, LayerAnswer, LayerTask, walk
-from gradleak.attacks.closed_form.rgap import AGREEMENT, inapplicable, minimum_norm
+from gradleak.attacks.closed_form.rgap import AGREEMENT, minimum_norm
 from gradleak.errors import NumericsError
 from gradleak.models.activations import INSIDE, NAMES
 

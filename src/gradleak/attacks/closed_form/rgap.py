@@ -9,7 +9,8 @@ import numpy as np
 from pydantic import PrivateAttr
 
 from gradleak.attacks.base import Attack, AttackerView, LayerFacts, Reconstruction
-from gradleak.models.activations import INSIDE, INVERTIBLE, NAMES
+from gradleak.attacks.closed_form.invertible import inapplicable
+from gradleak.models.activations import INSIDE, NAMES
 from gradleak.models.chain import Chain, ConvLayer
 from gradleak.settings.fields import Precision
 
@@ -19,29 +20,6 @@ if TYPE_CHECKING:
 
 # A layer whose equations contradict each other by more than this (relative) has an input in error.
 AGREEMENT = 1e-3
-
-
-def inapplicable(chain: Chain, hidden: tuple[str, ...] = INVERTIBLE) -> str | None:
-    """Return why a walk that inverts activations `hidden` cannot run on `chain`, or None."""
-    for layer in chain.layers:
-        name = f"{chain.name}: {layer.name}"
-        if isinstance(layer, ConvLayer) and layer.skip:
-            return (
-                f"{name} has a skip connection, which the closed form does not walk; use dlg or "
-                "inverting_gradients."
-            )
-        if isinstance(layer, ConvLayer) and not layer.is_plain:
-            return (
-                f"{name} has a pool, a norm or replicated padding, which the closed form does not "
-                "walk; use dlg, inverting_gradients or mkor."
-            )
-        allowed = INVERTIBLE if layer is chain.layers[-1] else hidden
-        if layer.activation.name not in allowed:
-            return (
-                f"{name} is followed by '{layer.activation.name}', which has no inverse; choose "
-                f"one of {', '.join(allowed)}."
-            )
-    return None
 
 
 def minimum_norm(task: LayerTask, rows: str = "plain") -> LayerAnswer:
