@@ -53,7 +53,7 @@ class Measured:
 
 
 def gradient_rank(gradient: GradientConstraint) -> int:
-    """Rank of K₀, rows scaled to length 1; `NumericsError` if it is beyond `DENSE_SIDE`."""
+    """Rank of K₀ (O·kh·kw, H·W), rows at length 1; `NumericsError` if both exceed `DENSE_SIDE`."""
     block = gradient.block.reshape(-1, gradient.block.shape[-1])
     block = block[:, block.any(axis=0)]
     lengths = np.linalg.norm(block, axis=1)

@@ -23,7 +23,11 @@ class Behind:
     smooth: bool = True
 
     def seen(self, shape: ConvShape) -> Seen:
-        """Positions where dJ/dZ of a layer may be nonzero: those that windows behind it reach."""
+        """Positions where dJ/dZ of a layer of `shape` may be nonzero: those that windows reach.
+
+        No gradient comes back to positions between the windows of a stride above the kernel, or in
+        a rim that no window covers.
+        """
         last = self.shapes[-1] if self.shapes else shape
         height, width = last.output
         seen: Seen = np.ones(height, dtype=bool), np.ones(width, dtype=bool)

@@ -168,7 +168,10 @@ def _owners(shape: ConvShape) -> tuple[list[Pair], list[Pair], int]:
 
 
 def _product_box(shape: ConvShape) -> Pair | None:
-    """Box of u where independent delta_o t^u prove the row-limited rank; None without one."""
+    """Box of u where independent delta_o t^u prove the row-limited rank.
+
+    None if filters cannot be given two channels each, or one with a 1 x 1 box.
+    """
     sides, large, needed = _owners(shape)
     if any(shape.padding) or 2 * needed > len(large):
         return None

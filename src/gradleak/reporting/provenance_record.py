@@ -1,6 +1,6 @@
 """results/provenance.json: the origin of every figure, table and claim, in one file.
 
-The chain behind a file are its sidecar, those of its inputs, and so on down to the sources.
+The chain behind a file is its sidecar, those of its inputs, and so on down to the sources.
 """
 
 import hashlib

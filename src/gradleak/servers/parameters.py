@@ -103,7 +103,11 @@ def _write_layer(
 def _silence(
     layer: ConvLayer, weights: Parameters, channels: Channels, ceiling: np.ndarray
 ) -> np.ndarray:
-    """Lower biases of all but channels[1] until no image activates them; return bounds."""
+    """Lower the biases of all channels but channels[1] until no image can activate them.
+
+    `ceiling` bounds channels[0], the only inputs, which are not negative, from above; returns the
+    bounds of channels[1].
+    """
     before, chosen = channels
     if layer.normed:
         return np.full(len(chosen), OPEN + SHUT)
@@ -172,7 +176,11 @@ def _paired(
     paths: int,
     sigma: float,
 ) -> Parameters:
-    """Write eq. (10) to (13), output first, on nodes of large weights instead of random ones."""
+    """Write eq. (10) to (13), from the output backwards.
+
+    The paper picks nodes at random. Here each class gets those with already large weights on its
+    path, which changes no weight and leaves more signal.
+    """
     opened = []
     classes = layers[-1].outputs
     after, path = np.arange(classes), np.ones(classes)
@@ -205,7 +213,10 @@ def _paired(
 def _keep_open(
     layers: list[LinearLayer], weights: Parameters, references: np.ndarray, nodes: list[np.ndarray]
 ) -> None:
-    """Raise biases of nodes that the references would close: others' outputs may exceed |b|."""
+    """Raise biases of nodes that the references would close.
+
+    Eq. (13) takes |b|, but the outputs of all other nodes of the layer before may exceed it.
+    """
     x = references.astype(np.float32)
     for number, layer in enumerate(layers[:-1]):
         weight = weights[f"{layer.name}.weight"]

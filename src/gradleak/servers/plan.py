@@ -93,7 +93,10 @@ def _through(plan: Plan, layer: ConvLayer, both: bool, shift: bool) -> Plan:
 
 
 def _central_tap(layer: ConvLayer, shift: bool) -> np.ndarray:
-    """Tap (2,) that copies read: the kernel's centre; without padding, the input's middle."""
+    """Tap (2,) that copies read: the kernel's centre; without padding, one that covers the middle.
+
+    A convolution without padding leaves a margin of its input unread, which is split evenly.
+    """
     out = []
     for axis in layer.shape.axes:
         spare = axis.size - 1 - axis.stride * (axis.positions - 1) - int(shift)

@@ -125,7 +125,10 @@ def last_layer(
 
 
 def _minima(mismatch: Mismatch) -> np.ndarray:
-    """Scales at local minima of ||mismatch||, ascending; within about 1e-3 they are merged."""
+    """Scales at local minima of ||mismatch||, ascending; within about 1e-3 they are merged.
+
+    Bracketed on `SCALE_GRID` and on a grid `FINER` times as fine; Gauss-Newton refines each.
+    """
     found: list[float] = []
     for first, last in _valleys(mismatch, SCALE_GRID):
         for low, high in _valleys(mismatch, np.geomspace(first, last, 2 * FINER)):

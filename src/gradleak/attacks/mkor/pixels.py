@@ -46,7 +46,10 @@ class Layout:
         return tuple(part[group] for part in self._index)
 
     def grids(self, values: np.ndarray) -> list[np.ndarray]:
-        """Grids (B, C, Sy, Sx) of values (B, channels, H, W): maxima or means, then any minima."""
+        """Grids (B, C, Sy, Sx) of values (B, channels, H, W): maxima or means, then any minima.
+
+        NaN where no region begins.
+        """
         out = []
         for group in self._groups:
             grid = np.full((len(values), *self._shape), np.nan)
@@ -147,7 +150,10 @@ class Axis:
         self.count = count
 
     def spread(self, known: np.ndarray) -> np.ndarray:
-        """Matrix (pixels, cells): each pixel's cell, or linear between `known` ones."""
+        """Matrix (pixels, cells): each pixel's cell, or linear between `known` ones.
+
+        Beyond the last known one, pixels repeat it.
+        """
         blocks = np.arange(self.count)
         there = blocks[known[self.cell]]
         place = np.interp(blocks, there, np.arange(len(there)))
