@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from conftest import ROOT, run, sentence
 from gradleak.config import loader, yaml_checks
 from gradleak.errors import ConfigError
-from gradleak.models.random_networks import draw
+from gradleak.models.create import draw
 from gradleak.settings.validation_messages import nearest
 from refusals import refused
 from settings_files import changed, whole

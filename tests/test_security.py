@@ -16,7 +16,7 @@ from torchvision import datasets
 from conftest import ROOT, sentence
 from gradleak.config import loader
 from gradleak.config.schema import Config
-from gradleak.data import arrays, backbones, official, own_folder
+from gradleak.data import arrays, backbones, official, own_folder, pickles
 from gradleak.errors import ConfigError, DataError, GradleakError
 from gradleak.runtime import job_records
 from gradleak.runtime.artifacts import atomic, read_tensors, write_json
@@ -99,12 +99,12 @@ def test_cifar_s_batches_run_nothing(tmp_path, monkeypatch, server, place):
 def test_arrays_and_labels_pass():
     content = {"data": np.arange(6, dtype=np.uint8).reshape(2, 3), "labels": [1, 2], "x": b"\xff"}
     for protocol in range(pickle.HIGHEST_PROTOCOL):
-        official.vet(pickle.dumps(content, protocol=protocol), "batch")
+        pickles.vet(pickle.dumps(content, protocol=protocol), "batch")
     # The form of the official batches: protocol 2, numpy.core.
     text = pickle.dumps({"data": np.arange(4, dtype=np.uint8)}, protocol=2)
     old = text.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
     assert b"numpy.core.multiarray" in old
-    official.vet(old, "batch")
+    pickles.vet(old, "batch")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_arrays_and_labels_pass():
 )
 def test_what_is_no_plain_pickle_is_refused(content):
     with pytest.raises(pickle.UnpicklingError, match=r"batch is (refused|no whole pickle)"):
-        official.vet(content, "batch")
+        pickles.vet(content, "batch")
 
 
 FIELDS = Config.model_fields.items()

@@ -40,7 +40,7 @@ rule model:
     params:
         settings=ASK.model_settings,
         seeds=ASK.model_seeds,
-        code=code("gradleak.models.random_networks"),
+        code=code("gradleak.models.create"),
     message:
         "Draw the weights of {wildcards.model}"
     script:

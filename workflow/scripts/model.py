@@ -1,7 +1,7 @@
 """Writes a model: architecture, and weights of all its seeds."""
 
 import _package
-from gradleak.models.random_networks import create
+from gradleak.models.create import create
 from gradleak.runtime.job import job
 
 with job(snakemake):

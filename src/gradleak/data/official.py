@@ -5,7 +5,6 @@ a download that resumes, and errors that name the remedy.
 """
 
 import gzip
-import io
 import pickle
 import tarfile
 import tempfile
@@ -18,6 +17,7 @@ import numpy as np
 from gradleak.data import arrays, catalogue
 from gradleak.data.arrays import Dataset
 from gradleak.data.download import RemoteFile, check, fetch
+from gradleak.data.pickles import vet
 from gradleak.errors import ConfigError, DataError
 from gradleak.runtime.artifacts import FilePath, atomic
 
@@ -25,11 +25,6 @@ CLASSES = {"mnist": "MNIST", "cifar10": "CIFAR10", "cifar100": "CIFAR100"}
 INSTEAD = (
     "put the arrays into the folder of data: root: (--config 'data={root: FOLDER}' sets another)"
 )
-# Names in pickled NumPy arrays, under Python 2 and 3 and under NumPy 1 and 2.
-ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode"),
-}  # fmt: skip
 UNREADABLE = (
     RuntimeError, ValueError, KeyError, EOFError, tarfile.TarError, gzip.BadGzipFile,
     pickle.UnpicklingError, zlib.error,
@@ -142,26 +137,3 @@ def _unpack_tar(archive: Path, folder: Path, source: Any) -> None:
             batch = content.read()
             vet(batch, member)
             (folder / member).write_bytes(batch)
-
-
-class _Restricted(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no array needs")
-        return super().find_class(module, name)
-
-
-def vet(content: bytes, name: str) -> None:
-    """Refuse a pickle that contains more than arrays, numbers, text, lists and dictionaries.
-
-    Raises `pickle.UnpicklingError` if it asks for another name or is incomplete; none of its code
-    has run then. One that passes calls nothing else, whoever reads the same bytes afterwards.
-    """
-    try:
-        _Restricted(io.BytesIO(content), encoding="latin1").load()
-    except pickle.UnpicklingError as error:
-        raise pickle.UnpicklingError(f"{name} is refused: {error}") from error
-    except Exception as error:
-        # A damaged pickle may raise anything: index, key, type, codec, memory errors.
-        reason = f"{type(error).__name__}: {error}"
-        raise pickle.UnpicklingError(f"{name} is no whole pickle ({reason})") from error
