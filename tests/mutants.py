@@ -29,7 +29,7 @@ answers attack_parts attacks auditing_structure branches capture claims claims_c
 claims_fedkl claims_forms claims_input claims_mkor claims_rgap
 contracts gauss_newton ggl gram grnn locked_attacks losses mkor mkor_input mkor_measures
 mkor_servers operators optimisation_attacks propositions rank_analysis rank_identity
-resnet_tables rgap rgap_failures scores_fedkl security structure unlock
+perceptual resnet_tables rgap rgap_failures security structure unlock
 """
 QUIET = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-m", "not slow"]
 # Seconds of tests that a change is held against, as they took unchanged, and of processor time that
