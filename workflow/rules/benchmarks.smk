@@ -1,9 +1,9 @@
 # Measurements: speed against plain references, COPA's settings against each other. They take all
 # cores, so that nothing runs beside them, and are no part of `all`. How many there are is asked only
 # when one runs, for profiles that submit jobs set no number.
-from benchmarks.threads import shortened
-from gradleak.pipeline.inputs import plain
+from benchmarks.rules import Benchmarks
 
+TIMED = Benchmarks(PATHS)
 SPEED_MODEL = "cnn3_v3_tanh"
 SPEED_TRAINING = "rgap_resnet18"
 SPEED_TARGET = "all"
@@ -54,33 +54,8 @@ MEASURED = {
     "population": (6, 50),  # candidates of GGL: a few, or the paper's number
 }
 MEASURED = {name: pair[CONFIG.scale != "smoke"] for name, pair in MEASURED.items()}
-COPA_PAIR = "copa_pair"  # experiment on which COPA's settings are compared
+COPA_PAIR = "copa_pair"
 COPA_PAIR_MODELS = CONFIG.experiments[COPA_PAIR].models if COPA_PAIR in CONFIG.experiments else []
-
-
-def run_overrides(wildcards):
-    """Keys of config.yaml as in this run; real images are taken from their place."""
-    data = CONFIG.data.model_dump(mode="json")
-    if CONFIG.images == "real":
-        data["root"] = str(Path(CONFIG.data.root).absolute())
-    return {**CASE, "device": CONFIG.device, "data": data}
-
-
-def few_overrides(wildcards):
-    """The same, with few images and steps: enough to measure the gain from threads."""
-    few = shortened(CONFIG.model_dump(mode="json", exclude_unset=True))
-    return run_overrides(wildcards) | few
-
-
-def pair_gradients(wildcards):
-    """Gradients of both images of COPA's figures, in the order of its models."""
-    case = {"experiment": COPA_PAIR, "defence": CONFIG.experiments[COPA_PAIR].defences[0]}
-    return expand(PATHS.gradient, model=COPA_PAIR_MODELS, **case)
-
-
-def copa_default(wildcards):
-    """Settings of COPA that config.yaml chooses."""
-    return {k: value for k, value in plain(CONFIG, "attacks", "copa").items() if k != "method"}
 
 
 rule speed:
@@ -114,13 +89,13 @@ rule speed:
         **resources.doubling(12000, 60),
     params:
         target="figures/copa_fig1.pdf",
-        overrides=run_overrides,
+        overrides=TIMED.run_overrides,
         evaluations=CONFIG.attacks["dlg"].iterations,
         mkor={
             "images": CONFIG.scales["mkor_cifar_batch"],
             "photos": CONFIG.scales["mkor_photos"],
         },
-        training=plain(CONFIG, "trainings", SPEED_TRAINING) | MEASURED["training"],
+        training=TIMED.training(SPEED_TRAINING, MEASURED["training"]),
         amounts=MEASURED,
         images=CONFIG.images,
         device=CONFIG.device,
@@ -164,7 +139,7 @@ rule threads:
         **resources.doubling(12000, 120),
     params:
         artifacts=THREADED,
-        overrides=few_overrides,
+        overrides=TIMED.few_overrides,
         code=code("benchmarks.threads"),
     message:
         "Measure what a second thread gains"
@@ -175,7 +150,7 @@ rule threads:
 rule copa_settings:
     input:
         models=expand(PATHS.model, model=COPA_PAIR_MODELS),
-        gradients=pair_gradients,
+        gradients=TIMED.pair_gradients,
         targets=PATHS.targets.format(targets=COPA_PAIR),
         claims=lambda wildcards: claims_of("copa") if wildcards.compared == "starts" else [],
     output:
@@ -191,8 +166,8 @@ rule copa_settings:
         **resources.doubling(3000, 120),
     params:
         models=COPA_PAIR_MODELS,
-        seeds=lambda wildcards: CONFIG.experiments[COPA_PAIR].few,
-        default=copa_default,
+        seeds=TIMED.pair_seeds,
+        default=TIMED.copa_default,
         images=CONFIG.images,
         code=code("benchmarks.copa_settings"),
     message:

@@ -1,0 +1,50 @@
+"""Inputs and parameters of the benchmarks' rules, as functions of their wildcards."""
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.threads import shortened
+from gradleak.pipeline.inputs import Settings, plain
+from gradleak.pipeline.paths import Paths
+
+PAIR = "copa_pair"  # experiment on which COPA's settings are compared
+
+
+class Benchmarks:
+    """Files and settings of benchmarks under a config."""
+
+    def __init__(self, paths: Paths) -> None:
+        self.paths, self.config = paths, paths.config
+
+    def pair_gradients(self, wildcards: Any) -> list[str]:
+        """Gradients of both images of COPA's figures, in the order of its models."""
+        entry, path = self.config.experiments[PAIR], self.paths.gradient
+        first = entry.defences[0]
+        return [path.format(experiment=PAIR, model=m, defence=first) for m in entry.models]
+
+    def pair_seeds(self, wildcards: Any) -> int:
+        """Number of seeds for the comparison; few suffice for optimisers and initializations."""
+        return self.config.experiments[PAIR].few
+
+    def copa_default(self, wildcards: Any) -> Settings:
+        """Settings of COPA that config.yaml chooses."""
+        entry = plain(self.config, "attacks", "copa")
+        return {key: value for key, value in entry.items() if key != "method"}
+
+    def training(self, name: str, few: Settings) -> Settings:
+        """Entry of `trainings` with other amounts."""
+        return plain(self.config, "trainings", name) | few
+
+    def run_overrides(self, wildcards: Any) -> Settings:
+        """Keys of config.yaml as in this run; real images are taken from their place."""
+        config = self.config
+        data = config.data.model_dump(mode="json")
+        if config.images == "real":
+            data["root"] = str(Path(config.data.root).absolute())
+        case = {"images": config.images, "scale": config.scale, "device": config.device}
+        return {**case, "data": data}
+
+    def few_overrides(self, wildcards: Any) -> Settings:
+        """The same, with few images and steps: enough to measure the gain from threads."""
+        few = shortened(self.config.model_dump(mode="json", exclude_unset=True))
+        return self.run_overrides(wildcards) | few
