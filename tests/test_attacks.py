@@ -149,8 +149,8 @@ def test_pull_back_holds_where_appendix_b_asks_for_it():
 
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 def test_optimisers_reach_the_minimum_of_a_layer_problem(optimiser):
-    # Beyond some 1,200 steps Adam's gradients are rounding, by which a step of fixed rate leaves the
-    # minimum again, at another time under each CPU's kernels.
+    # Beyond some 1,200 steps Adam's gradients are rounding, by which a step of fixed rate leaves
+    # the minimum again, at another time under each CPU's kernels.
     iterations = {"adam": 1000}.get(optimiser, 500)
     assert_found(Copa(optimiser=optimiser, iterations=iterations), DETERMINED["plain"])
 
