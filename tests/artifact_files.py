@@ -29,10 +29,7 @@ LOCKED = chain(
     conv(2, 3, norm="batch", lock=Lock(3, Activation("relu"))), side=6, channels=1, name="locked"
 )
 SIZES = conditional_vae.Sizes((1, 8, 8), 3, latent=2, width=8)
-TENSORS = (
-    "targets", "model", "client", "gradient", "reconstruction", "sent", "secret", "generator",
-    "pictures", "dataset",
-)  # fmt: skip
+TENSORS = "targets model client gradient reconstruction sent secret generator pictures dataset"
 CASE = {
     "paper": "rgap", "result": "r", "attack": "rgap", "defence": "none", "images": "embedded",
     "targets": "t", "precision": "float64", "mode": "training", "training": "",
@@ -50,7 +47,7 @@ def target_set():
 
 def make(folder):
     """Write all kinds; returns their paths by kind."""
-    paths = {name: str(folder / f"{name}.safetensors") for name in TENSORS}
+    paths = {name: str(folder / f"{name}.safetensors") for name in TENSORS.split()}
     targets.save(paths["targets"], target_set(), {})
     models.save(paths["model"], [NET], family_weights([NET], 2), {})
     locked = models.ModelFile((LOCKED,), family_weights([LOCKED], 2))
@@ -63,14 +60,12 @@ def make(folder):
     fishing = {"method": "class_fishing", "target": 1, "bias": 10.0}
     create((paths["sent"], paths["secret"]), models.read(paths["model"]), fishing)
     with torch.random.fork_rng():
-        weights = conditional_vae.Decoder(SIZES).state_dict()
-    state = {name: value.numpy() for name, value in weights.items()}
+        state = {k: v.numpy() for k, v in conditional_vae.Decoder(SIZES).state_dict().items()}
     generators.save(paths["generator"], "conditional_vae", SIZES, state, {})
     pictures = Pictures(np.zeros((2, 1, 6, 6)), {"rgap": {1: np.ones((1, 6, 6))}})
     audits.save_pictures(paths["pictures"], pictures)
-    pixels = np.zeros((3, 1, 28, 28), np.uint8)
-    words = [str(digit) for digit in range(10)]
-    data = arrays.Dataset(pixels, np.arange(3), words, "mnist", "test", "official")
+    images, words = np.zeros((3, 1, 28, 28), np.uint8), [str(digit) for digit in range(10)]
+    data = arrays.Dataset(images, np.arange(3), words, "mnist", "test", "official")
     arrays.save(paths["dataset"], data)
     paths["scores"] = str(folder / "scores.csv")
     write_rows(paths["scores"], COLUMNS, scored(paths), check=True)
@@ -85,36 +80,23 @@ def scored(paths):
 
 def attacked(paths):
     """What an attacker sees."""
-    return [
-        (asdict(view), *place) for view, *place in runner.Views(paths["model"], paths["gradient"])
-    ]
-
-
-def _known(paths):
-    secrets = Secrets.read(paths["secret"])
-    return [secrets.of("net", seed) for seed in (0, 1)]
-
-
-def _client(paths):
-    own = client_keys.read(paths["client"])
-    return [own.of(LOCKED, seed) for seed in (0, 1)]
-
-
-def _images(paths):
-    stored = Stored(paths["reconstruction"])
-    return stored.runs, stored.images("net", 1, slice(0, 1))
+    views = runner.Views(paths["model"], paths["gradient"])
+    return [(asdict(view), *place) for view, *place in views]
 
 
 # How jobs read a file of each kind, as far as what it holds is used.
 READERS = {
     "targets": lambda paths: (targets.read(paths["targets"]), scored(paths)),
     "model": lambda paths: (models.read(paths["model"]), attacked(paths)),
-    "client": _client,
+    "client": lambda paths: [client_keys.read(paths["client"]).of(LOCKED, k) for k in (0, 1)],
     "gradient": attacked,
     "reconstruction": lambda paths: (reconstructions.read(paths["reconstruction"]), scored(paths)),
-    "stored": _images,
+    "stored": lambda paths: (
+        (stored := Stored(paths["reconstruction"])).runs,
+        stored.images("net", 1, slice(0, 1)),
+    ),
     "sent": lambda paths: models.read(paths["sent"]),
-    "secret": _known,
+    "secret": lambda paths: [Secrets.read(paths["secret"]).of("net", seed) for seed in (0, 1)],
     "generator": lambda paths: dict(generators.read(paths["generator"]).state_dict()),
     "pictures": lambda paths: audits.read_pictures(paths["pictures"]),
     "dataset": lambda paths: arrays.load(paths["dataset"], "mnist", "test"),

@@ -39,6 +39,10 @@ def chain_network(build, size, mode="evaluation"):
     return ChainNetwork(task(mode), found.chain, lambda draw: weights, *more), module
 
 
+def network_of(build, size=SIZE, mode="evaluation"):
+    return chain_network(build, size, mode)[0]
+
+
 def changes(network, batches=(1,), critical=0, norm=1.0, **more):
     """Changes of a network by their ids, no id twice."""
     found = variants(network, batches, critical=critical, norm=norm, **more)
@@ -151,15 +155,16 @@ def resnet18():
     return models.resnet18(num_classes=10)
 
 
-def projected():
+def normed():
     def run(net, x):
-        z = net.b_norm(net.b(torch.relu(net.a_norm(net.a(x)))))
-        z = torch.relu(z + net.skip_norm(net.skip(x)))
-        return net.fc(z.mean((2, 3)))
+        x = torch.relu(net.na(net.a(x)))
+        x = torch.relu(net.nb(net.b(x)) + net.nskip(net.skip(x)))
+        return net.fc(x.mean((2, 3)))
 
-    a, b = nn.Conv2d(3, 4, 3, 2, 1, bias=False), nn.Conv2d(4, 4, 3, padding=1, bias=False)
-    norms = {f"{name}_norm": nn.BatchNorm2d(4) for name in ("a", "b", "skip")}
-    return Net(run, a=a, b=b, skip=nn.Conv2d(3, 4, 1, 2, bias=False), fc=nn.Linear(4, 5), **norms)
+    a, na = nn.Conv2d(3, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6)
+    b, nb = nn.Conv2d(6, 8, 3, 2, padding=1, bias=False), nn.BatchNorm2d(8)
+    skip, nskip = nn.Conv2d(6, 8, 1, 2, bias=False), nn.BatchNorm2d(8)
+    return Net(run, a=a, na=na, b=b, nb=nb, skip=skip, nskip=nskip, fc=nn.Linear(8, 10))
 
 
 def pre_activation():

@@ -1,16 +1,12 @@
 """Untrained networks in the shape of those that LPIPS looks through, and files of them."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import torch
 from safetensors.torch import save_file
 
 from gradleak.data import backbones
 
 
-def untrained(network: str, seed: int = 0) -> torch.nn.Sequential:
+def untrained(network, seed=0):
     """Convolutions with random weights, drawn so that features neither vanish nor explode."""
     features = backbones.empty(network).to_empty(device="cpu")
     generator = torch.Generator().manual_seed(seed)
@@ -21,13 +17,12 @@ def untrained(network: str, seed: int = 0) -> torch.nn.Sequential:
     return features.eval().requires_grad_(False)
 
 
-def tensors(network: str, seed: int = 0) -> dict[str, torch.Tensor]:
+def tensors(network, seed=0):
     """Weights under torchvision's names."""
-    state = untrained(network, seed).state_dict()
-    return {f"{backbones.PREFIX}{name}": value for name, value in state.items()}
+    return untrained(network, seed).state_dict(prefix=backbones.PREFIX)
 
 
-def write(folder: Path, *networks: str) -> list[str]:
+def write(folder, *networks):
     """Files of untrained networks, as a person may put them into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{network}.safetensors" for network in networks]

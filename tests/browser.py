@@ -119,15 +119,15 @@ class Browser:
         if page is not None:
             page.events.append(message)
 
-    def open(self, path, width=1280, scheme="light", media=""):
+    def open(self, path, **how):
         """Open a file in a tab of its own, as wide as said, and wait until it is there."""
-        return Page(self, path, width, scheme, media)
+        return Page(self, path, **how)
 
 
 class Page:
     """A tab: its document, and what happened in it."""
 
-    def __init__(self, browser, path, width, scheme, media, script=True):
+    def __init__(self, browser, path, width=1280, scheme="light", media="", script=True):
         self.browser, self.events = browser, []
         target = browser.call("Target.createTarget", url="about:blank")["targetId"]
         attached = browser.call("Target.attachToTarget", targetId=target, flatten=True)
@@ -169,14 +169,13 @@ class Page:
 
     def problems(self):
         """Errors and warnings of the console, of scripts, and of the security policy."""
-        found = []
-        for event in self.events:
-            method, told = event["method"], event["params"]
+        found, bad = [], ("error", "warning")
+        for method, told in ((event["method"], event["params"]) for event in self.events):
             if method == "Runtime.exceptionThrown":
                 found.append(str(told["exceptionDetails"]))
-            elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning"):
+            elif method == "Runtime.consoleAPICalled" and told["type"] in bad:
                 found.append(str(told["args"]))
-            elif method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
+            elif method == "Log.entryAdded" and told["entry"]["level"] in bad:
                 found.append(told["entry"]["text"])
         return found
 

@@ -8,17 +8,33 @@ from hypothesis import strategies as st
 
 from gradleak.attacks.base import AttackerView
 from gradleak.client.capture import capture, capture_all, signs
+from gradleak.data.arrays import Dataset
+from gradleak.models import files
 from gradleak.models.activations import Activation
+from gradleak.models.build import load, with_statistics
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
-from gradleak.models.initial import initial_weights
+from gradleak.models.initial import draw_key, family_weights, initial_weights
+from gradleak.models.losses import OF_CLASSES
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.shape import ConvShape
 from gradleak.operators.system import LayerSystem
+from gradleak.runtime.artifacts import write_tensors
 
 # Settings of a target set.
 TARGETS = {"indices": None, "first": 0, "batch": 1, "names": None, "draw": "consecutive"}
 TARGETS |= {"size": None, "resize": "repeat", "relabel": 0, "offset": 0.0, "std": 1.0}
+
+# What stands in every row of scores.
+CASE = "paper result attack defence images targets precision mode training"
+CASE = dict.fromkeys(CASE.split(), "x")
+
+
+def dataset(count, *size):
+    """Random images of three classes in turn."""
+    pixels = np.random.default_rng(0).integers(0, 256, (count, *size), dtype=np.uint8)
+    names, source = ["ant", "bee", "cow"], ("tiny", "train", "by hand", "0" * 64)
+    return Dataset(pixels, np.arange(count) % 3, names, *source)
 
 
 def conv(filters, kernel, stride=1, padding=0, bias=False, activation="tanh", slope=0.01, **more):
@@ -41,6 +57,18 @@ def fully_connected(*sizes, side=6, channels=1, activation="leaky_relu", slope=0
     return Chain("fcn", (channels, side, side), (*hidden, LinearSpec(1, bias)))
 
 
+def drawn_weights(network, seed, statistics=True):
+    """Weights whose norms are not at their start, with running statistics, and a key."""
+    draw, found = np.random.default_rng(seed), initial_weights(network, seed)
+    found = (with_statistics(network, found) if statistics else found) | draw_key(network, 0, seed)
+    ends = {"running_mean": (-0.3, 0.3), "running_var": (0.1, 2.0)}
+    ends |= {"weight": (0.5, 1.5), "bias": (0.1, 0.3)}
+    for name, value in found.items():
+        if "_norm." in name:
+            found[name] = draw.uniform(*ends[name.rpartition(".")[2]], value.shape)
+    return {name: np.asarray(value, np.float32) for name, value in found.items()}
+
+
 def image(network, seed=0, low=-0.5):
     return np.random.default_rng(seed).uniform(low, low + 1.0, network.input)
 
@@ -50,31 +78,39 @@ def error(found, target):
     return float(np.mean((found.images.reshape(target.shape) - target) ** 2))
 
 
-def view(
-    network,
-    target,
-    label=1,
-    seed=0,
-    precision="float64",
-    granted=True,
-    loss="cross_entropy",
-    low=-0.5,
-    weights=None,
-    **more,
-):
+def view(network, target, label=1, seed=0, granted=True, low=-0.5, weights=None, **more):
     """What an attacker sees of one image (C, H, W) or of a batch (K, C, H, W) with K labels."""
     weights = initial_weights(network, seed) if weights is None else weights
     images = target[None] if target.ndim == 3 else target
     labels = np.atleast_1d(label)
-    found = shared(network, weights, images, labels, precision=precision, loss=loss)
+    more = {"loss": "cross_entropy", "mode": "training", "batch": len(images), **more}
+    how = {"precision": more.pop("precision", "float64"), "loss": more["loss"]}
+    found = shared(network, weights, images, labels, mode=more["mode"], **how)
     known = tuple(int(one) for one in labels) if granted else None
-    return AttackerView(network, weights, found, known, low, low + 1.0, loss, len(images), **more)
+    return AttackerView(network, weights, found, known, low, low + 1.0, **more)
+
+
+def run(attack, seen, seed=0):
+    """Answer of a search to one view, or why there is none."""
+    return attack.run_many([seen], [seed])[0]
 
 
 def shared(network, weights, images, labels, precision="float64", **more):
     """Gradients of one batch."""
     more |= {"precision": precision, "device": torch.device("cpu")}
     return capture(network, weights, images, np.asarray(labels), **more)
+
+
+def models(*chains, seeds=1):
+    return files.ModelFile(chains, family_weights(chains, seeds))
+
+
+def saved(folder, sent, tensors, metadata):
+    """Paths of a model file and a gradient file."""
+    model, gradient = (str(folder / f"{name}.safetensors") for name in ("model", "gradient"))
+    files.save(model, list(sent.chains), sent.weights, {})
+    write_tensors(gradient, tensors, metadata)
+    return model, gradient
 
 
 def captured(models, targets, seeds=1, precision="float64", granted=True, **more):
@@ -93,10 +129,34 @@ def seen(network, loss="logistic", side="opposite", seed=0, low=0.0, granted=Tru
     target = image(network, seed, low)
     weights = options.pop("weights", None) or initial_weights(network, seed)
     label = int(signs(network, weights, target[None], side)[0])
-    made = view(
-        network, target, label, loss=loss, low=low, granted=granted, weights=weights, **options
-    )
-    return made, target, label
+    options |= {"loss": loss, "low": low, "granted": granted, "weights": weights}
+    return view(network, target, label, **options), target, label
+
+
+def plain_loss(loss, output, label):
+    """Mean loss of a batch (K, m), from labels (K,) or dummy logits (K, m)."""
+    soft = label.is_floating_point()
+    if loss in OF_CLASSES:
+        truth = torch.softmax(label, 1) if soft else torch.eye(output.shape[1])[label]
+        scores = output if loss == "raw_logits" else torch.log_softmax(output, 1)
+        return -(truth * scores).sum(1).mean()
+    value = {
+        "logistic": lambda mu: torch.nn.functional.softplus(-mu),
+        "exponential": lambda mu: torch.exp(-mu),
+        "hinge": lambda mu: torch.relu(1.0 - mu),
+    }[loss]
+    if not soft:
+        return value(label[:, None] * output).mean()
+    share = torch.sigmoid(label)
+    return (share * value(output) + (1.0 - share) * value(-output)).mean()
+
+
+def reference(chain, weights, images, labels, loss="cross_entropy", mode="training"):
+    """Gradients of one member with a graph by their names, the usual way, and the module."""
+    module = load(chain, weights, torch.float64).train(mode == "training")
+    value = plain_loss(loss, module(images), labels)
+    found = torch.autograd.grad(value, list(module.parameters()), create_graph=True)
+    return dict(zip(dict(module.named_parameters()), found, strict=True)), module
 
 
 @st.composite

@@ -1,8 +1,10 @@
 """Synthetic evidence for R-GAP's claims: runs that its own tables and sentences describe."""
 
 from functools import cache
+from itertools import product
 
 import numpy as np
+import pandas as pd
 
 import claims_synthetic
 from claims_synthetic import ROOT, score
@@ -10,7 +12,7 @@ from gradleak.analysis.rank_analysis import analyse, largest_alone, network_inde
 from gradleak.claims import load
 from gradleak.claims.forms import Runs
 from gradleak.config.loader import load as load_config
-from settings_files import whole
+from pipeline_trees import whole
 
 FILE = ROOT / "papers/rgap/claims.yaml"
 IMAGES = 6
@@ -28,62 +30,34 @@ RANKED = {
     **{f"rgap_resnet101{cut}": "rgap_table4" for cut in ("", "_cut3", "_cut1")},
 }
 CLOSED = ("rgap_float32", "rgap_balanced")
-# MSE by experiment, model, defence and attack, beyond the paper's tables.
-FIG2 = {"a": 1e-8, "b": 0.05, "c": 0.06, "d": 1e-4, "e": 0.01}
-FIG6 = {"one": 1e-5, "bottleneck": 0.05, "bottleneck_skip": 1e-5, "two": 2e-5}
-FIG6 |= {"one_skip": 1e-5, "two_skip": 1e-5}
-BIAS = {"phong_single": 0.2, "phong": 0.1, "phong_weighted": 0.001}
-WIDTHS = {"base": 0.02, "behind": 0.02, "all": 0.005}
-BEYOND = {
-    ("rgap_twin", "rgap_twin", "none", "dlg"): 0.05,
-    ("rgap_twin", "rgap_twin", "none", "dlg_near_twin"): 0.05,
-    ("rgap_twin", "rgap_twin", "none", "dlg_same_class"): 1e-6,
-    ("rgap_batch2", "rgap_fcn3", "none", "dlg"): 1e-6,
-    ("rgap_bias", "rgap_fcn3_bias", "none", "phong_weighted"): 1e-12,
-    **{("rgap_bias", "rgap_fcn3_bias", "noise_large", name): mse for name, mse in BIAS.items()},
-    **{("rgap_fig6", f"rgap_fig6_{n}", "none", "dlg"): mse for n, mse in FIG6.items()},
-    **{
-        ("rgap_fig4", f"rgap_resnet18{cut}", "none", "rgap_resnet_ig"): mse
-        for cut, mse in (("", 0.02), ("_cut3", 0.06), ("_cut8", 0.02))
-    },
-    **{
-        ("rgap_table4", f"rgap_resnet101{cut}", "none", "rgap_deep_ig"): mse
-        for cut, mse in (("", 0.96), ("_cut3", 1.8), ("_cut1", 1.3))
-    },
-    **{("rgap_label", f"rgap_fig2_{n}", "none", CLOSED[1]): FIG2[n] for n in "ab"},
-    **{
-        ("rgap_fig9", f"rgap_fig9_{width}", f"noise_{noise}", attack): mse
-        for width, mse in WIDTHS.items()
-        for noise in ("small", "large")
-        for attack in (*CLOSED, "dlg")
-    },
-    **{
-        (*place, attack): mse
-        for place, mse in {
-            ("rgap_twin", "rgap_twin", "none"): 1e-9,
-            ("rgap_twin", "rgap_twin_deficient", "none"): 0.03,
-            ("rgap_batch2", "rgap_fcn3", "none"): 0.05,
-            ("rgap_batch5", "rgap_fcn3", "none"): 0.05,
-            ("rgap_bias", "rgap_fcn3_bias", "none"): 1e-9,
-            ("rgap_fcn", "rgap_fcn3", "none"): 1e-9,
-            **{("rgap_fig2", f"rgap_fig2_{n}", "none"): mse for n, mse in FIG2.items()},
-        }.items()
-        for attack in CLOSED
-    },
-    **{
-        ("rgap_edge", f"rgap_edge_{width}", "noise_large", attack): mse
-        for width, mse in WIDTHS.items()
-        for attack in CLOSED
-    },
-}
+# MSE beyond the paper's tables: experiment, defences and attacks, each with each, of networks.
+BEYOND = """
+twin none dlg,dlg_near_twin twin=0.05
+twin none dlg_same_class twin=1e-6
+batch2 none dlg fcn3=1e-6
+bias none phong_weighted fcn3_bias=1e-12
+bias noise_large phong_single fcn3_bias=0.2
+bias noise_large phong fcn3_bias=0.1
+bias noise_large phong_weighted fcn3_bias=0.001
+fig6 none dlg fig6_one=1e-5 fig6_bottleneck=0.05 fig6_bottleneck_skip=1e-5 fig6_two=2e-5
+fig6 none dlg fig6_one_skip=1e-5 fig6_two_skip=1e-5
+fig4 none rgap_resnet_ig resnet18=0.02 resnet18_cut3=0.06 resnet18_cut8=0.02
+table4 none rgap_deep_ig resnet101=0.96 resnet101_cut3=1.8 resnet101_cut1=1.3
+label none rgap_balanced fig2_a=1e-8 fig2_b=0.05
+fig9 noise_small,noise_large CLOSED,dlg fig9_base=0.02 fig9_behind=0.02 fig9_all=0.005
+twin none CLOSED twin=1e-9 twin_deficient=0.03
+batch2 none CLOSED fcn3=0.05
+batch5 none CLOSED fcn3=0.05
+bias none CLOSED fcn3_bias=1e-9
+fcn none CLOSED fcn3=1e-9
+fig2 none CLOSED fig2_a=1e-8 fig2_b=0.05 fig2_c=0.06 fig2_d=1e-4 fig2_e=0.01
+edge noise_large CLOSED edge_base=0.02 edge_behind=0.02 edge_all=0.005
+"""
+TWIN = {"twin_scale": 0.2, "gradient_mismatch": 1e-12, "twin_error": 0.8}
 # Other metrics of a run's own choice, and how many images have them.
 FACTS = {
-    **{
-        ("rgap_twin", attack): {"twin_scale": 0.2, "gradient_mismatch": 1e-12, "twin_error": 0.8}
-        for attack in CLOSED
-    },
-    ("rgap_twin", "dlg"): {"twin_error": 0.001},
-    ("rgap_twin", "dlg_near_twin"): {"twin_error": 0.001},
+    **{("rgap_twin", attack): TWIN for attack in CLOSED},
+    **{("rgap_twin", attack): {"twin_error": 0.001} for attack in ("dlg", "dlg_near_twin")},
     ("rgap_twin", "dlg_same_class"): {"twin_error": 0.8},
     **{(f"rgap_batch{size}", attack): {"r2": 0.999} for size in (2, 5) for attack in CLOSED},
     ("rgap_draws", "rgap_float32"): {"label_correct": 1},
@@ -115,19 +89,20 @@ def rgap():
 
 
 @cache
-def rgap_scores():
-    return score_rows(rgap())
-
-
-@cache
 def config():
     return load_config(whole())
 
 
-def centres(claims):
+def centres():
     """MSE of each cell of the paper's tables, and of what its sentences are about."""
-    found = dict(BEYOND)
-    for claim in claims.claims:
+    found = {}
+    for line in BEYOND.replace("CLOSED", ",".join(CLOSED)).splitlines()[1:]:
+        result, defences, attacks, *networks = line.split()
+        for network in networks:
+            name, mse = network.split("=")
+            for defence, attack in product(defences.split(","), attacks.split(",")):
+                found[f"rgap_{result}", f"rgap_{name}", defence, attack] = float(mse)
+    for claim in rgap().claims:
         query = claim.query
         if claim.cell is None or not isinstance(query, Runs) or query.answers == "all":
             continue
@@ -141,34 +116,31 @@ def centres(claims):
     return found
 
 
-def run(key, index, answer, **facts):
-    result, model, defence, attack = key
-    row = {"paper": "rgap", "defence": defence, "batch": index // BATCH.get(result, 1)}
-    row["seed"] = index % DRAWS if result == "rgap_draws" else 0
+def run(key, index, answer, metric, value, **facts):
+    where = dict(zip(("result", "model", "defence", "attack"), key, strict=True))
+    row = {"paper": "rgap", "defence": key[2], "batch": index // BATCH.get(key[0], 1)}
+    row["seed"] = index % DRAWS if key[0] == "rgap_draws" else 0
     row |= {"answer": answer, "kind": "answer" if answer == 0 else f"start {answer}"}
-    where = {"result": result, "attack": attack, "model": model}
-    return score(where, index, **row | facts)
+    return score(where, index, metric, value, **row | facts)
 
 
-def score_rows(claims):
+@cache
+def rgap_scores():
     rng = np.random.default_rng(0)
     rows = []
-    for key, centre in centres(claims).items():
+    for key, centre in centres().items():
         batch = BATCH.get(key[0], 1)
+        metrics = ("mse", "mse_input") if key[0] == "rgap_table4" else ("mse",)
         for index in range(IMAGES * batch):
             for answer in range(STARTS if key[3] in SEARCHES else 1):
-                value = centre * 10 ** rng.normal(0, 0.03)
-                rows.append(run(key, index, answer, metric="mse", value=value))
-                if key[0] == "rgap_table4":
-                    rows.append(run(key, index, answer, metric="mse_input", value=value))
-                facts = FACTS.get((key[0], key[3]), {}) if index % batch == 0 else {}
-                rows += [run(key, index, answer, metric=m, value=v) for m, v in facts.items()]
+                facts = dict.fromkeys(metrics, centre * 10 ** rng.normal(0, 0.03))
+                if index % batch == 0:
+                    facts |= FACTS.get((key[0], key[3]), {})
+                rows += [run(key, index, answer, *fact) for fact in facts.items()]
         if key[0] == "rgap_twin" and key[3] in CLOSED:
             twin = 1e-4 if key[1] == "rgap_twin" else 0.4
-            for index in range(IMAGES):
-                for metric, value in (("mse", 0.03), ("twin_error", twin)):
-                    facts = {"metric": metric, "value": value, "kind": "twin"}
-                    rows.append(run(key, index, 1, **facts))
+            facts = (("mse", 0.03), ("twin_error", twin))
+            rows += [run(key, k, 1, *fact, kind="twin") for k in range(IMAGES) for fact in facts]
     return rows
 
 
@@ -200,10 +172,7 @@ def _layers(result, name, seed, index):
     return rows
 
 
-def read(folder, scores, rank):
+def read(folder, scores=(), rank=()):
     columns = ("model", "column", "metric", "ours")
-    trained = {
-        name: [dict(zip(columns, row, strict=True)) for row in rows]
-        for name, rows in TRAINED.items()
-    }
+    trained = {name: pd.DataFrame(rows, columns=columns) for name, rows in TRAINED.items()}
     return claims_synthetic.read(folder, scores, rank=rank, **trained)

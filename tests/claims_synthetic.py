@@ -1,13 +1,14 @@
 """Synthetic evidence for tests of claims: runs around the paper's own values."""
 
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import yaml
 
-from gradleak.claims import Evidence, load, load_explanations
+from gradleak.claims import Evidence, evaluate, load, load_explanations
 from gradleak.claims.evaluate import Judge
 
 ROOT = Path(__file__).parents[1]
@@ -16,17 +17,13 @@ EXPLANATIONS = FILE.with_name("explanations.yaml")
 SEEDS = 10
 IMAGES = {"copa_pair": [("1", "truck"), ("3", "animal")], "copa_padding": [("1", ""), ("3", "")]}
 IMAGES["copa_twenty"] = [(str(index), "") for index in range(6)]
-CONTRIBUTIONS = {
-    "1": [(3072, 3072, 0), (5400, 867, -2266.5)],
-    "2": [(3072, 1602, -1470), (1350, 300, -525)],
-    "3": [(3072, 3072, 0), (5400, 5400, 0)],
-    "4": [(3072, 926, -2146), (900, 900, 0)],
-}
+# Unknowns, rank and contribution, then kernel, channels and stride, of the layers of each variant;
+# and inputs of its last layer.
 LAYERS = {
-    "1": [(3, 6, 1), (4, 3, 2), 588],
-    "2": [(4, 6, 2), (3, 3, 2), 147],
-    "3": [(3, 6, 1), (3, 9, 1), 7056],
-    "4": [(3, 1, 1), (3, 6, 1), 4704],
+    "1": [(3072, 3072, 0, 3, 6, 1), (5400, 867, -2266.5, 4, 3, 2), 588],
+    "2": [(3072, 1602, -1470, 4, 6, 2), (1350, 300, -525, 3, 3, 2), 147],
+    "3": [(3072, 3072, 0, 3, 6, 1), (5400, 5400, 0, 3, 9, 1), 7056],
+    "4": [(3072, 926, -2146, 3, 1, 1), (900, 900, 0, 3, 6, 1), 4704],
 }
 
 
@@ -35,15 +32,10 @@ def copa():
     return load(FILE)
 
 
-@cache
-def copa_scores():
-    return score_rows(copa())
-
-
-def paper_mse(claims):
+def paper_mse():
     """The paper's MSEs of truck and animal, from its PSNRs, for each model and attack."""
     found = {}
-    for claim in claims.numbers():
+    for claim in copa().numbers():
         if claim.id.startswith("copa.table2.") and claim.id.endswith(".psnr"):
             where = claim.query.where
             values = found.setdefault((where["model"], where["attack"]), [])
@@ -51,41 +43,37 @@ def paper_mse(claims):
     return found
 
 
-def score_rows(claims, images="real", spread=0.08):
+@cache
+def copa_scores(images="real", spread=0.08):
     """Runs around the paper's own values, equal in all results; padding changes them by 5 %."""
     rng = np.random.default_rng(0)
     rows = []
-    for (model, attack), (truck, animal) in paper_mse(claims).items():
+    for (model, attack), (truck, animal) in paper_mse().items():
         centers = np.array([truck, animal] * 3)
         draws = centers * 10 ** rng.normal(0, spread, (SEEDS, 6))
         for result, targets in IMAGES.items():
             padded = result == "copa_padding"
             if padded and "tanh" not in model:
                 continue
-            for seed in range(SEEDS):
-                for place, (index, name) in enumerate(targets):
-                    mse = draws[seed, place] * (1.05 if padded else 1)
-                    values = {"mse": mse, "psnr_255": 10 * np.log10(255**2 / mse)}
-                    if attack == "copa":
-                        values |= {"fc_error": 1e-13, "label_correct": 1}
-                    where = {"result": result, "attack": attack}
-                    where["model"] = f"{model}_padded" if padded else model
-                    more = {"paper": "copa", "images": images, "seed": seed, "batch": 0}
-                    rows += [score(where, index, *v, **more, name=name) for v in values.items()]
+            where = {"result": result, "attack": attack, "model": model + "_padded" * padded}
+            for seed, (place, (index, name)) in product(range(SEEDS), enumerate(targets)):
+                mse = draws[seed, place] * (1.05 if padded else 1)
+                values = {"mse": mse, "psnr_255": 10 * np.log10(255**2 / mse)}
+                if attack == "copa":
+                    values |= {"fc_error": 1e-13, "label_correct": 1}
+                more = {"paper": "copa", "images": images, "seed": seed, "batch": 0, "name": name}
+                rows += [score(where, index, *value, **more) for value in values.items()]
     return rows
 
 
 def security_rows():
+    columns = ("unknowns", "rank", "contribution", "kernel", "channels", "stride")
     rows = []
-    for variant, layers in CONTRIBUTIONS.items():
-        for act in ("tanh", "leaky"):
-            for place, (unknowns, rank, contribution) in enumerate(layers):
-                kernel, channels, stride = LAYERS[variant][place]
-                row = {"model": f"cnn3_v{variant}_{act}", "seed": 0, "index": 1, "padding": 0}
-                row |= {"layer": f"conv{place + 1}", "unknowns": unknowns, "rank": rank}
-                row |= {"contribution": contribution, "fc_inputs": LAYERS[variant][2]}
-                row |= {"kernel": kernel, "channels": channels, "stride": stride, "fc_outputs": 10}
-                rows.append(row)
+    for (variant, (*layers, inputs)), act in product(LAYERS.items(), ("tanh", "leaky")):
+        for place, values in enumerate(layers):
+            row = {"model": f"cnn3_v{variant}_{act}", "seed": 0, "index": 1, "padding": 0}
+            row |= {"layer": f"conv{place + 1}", "fc_inputs": inputs, "fc_outputs": 10}
+            rows.append(row | dict(zip(columns, values, strict=True)))
     return rows
 
 
@@ -93,9 +81,9 @@ def index_rows(n=40):
     rng = np.random.default_rng(1)
     c = -rng.uniform(0, 3000, n)
     mse = 10 ** (-1 - c / -3000 * -1 + rng.normal(0, 0.1, n))
-    columns = {"c": c, "expansion": 4 + c / 1000, "mse_copa": mse, "mse_rgap": mse}
-    rows = pd.DataFrame(columns).to_dict("records")
-    return [{"network": f"n{k}", **row} for k, row in enumerate(rows)]
+    names = [f"n{k}" for k in range(n)]
+    columns = {"network": names, "c": c, "expansion": 4 + c / 1000, "mse_copa": mse}
+    return pd.DataFrame({**columns, "mse_rgap": mse}).to_dict("records")
 
 
 def read(folder, scores=(), security=(), index=(), rank=(), **tables):
@@ -127,26 +115,28 @@ class Judged:
         return self.judge(self.by_id[name])
 
 
-def content():
-    return yaml.safe_load(FILE.read_text(encoding="utf-8"))
+def verdicts(claims, evidence=None, images="real", scale="laptop", why=None):
+    """Outcomes by the claims' ids."""
+    return evaluate(claims, evidence or Evidence(), images, scale, why).set_index("id")
 
 
-def write(tmp_path, changed):
-    path = tmp_path / "copa.yaml"
-    path.write_text(yaml.safe_dump(changed, sort_keys=False), encoding="utf-8")
+def edited(folder, change, file=FILE):
+    """A paper's claims with a change, written to a file."""
+    data = yaml.safe_load(file.read_text(encoding="utf-8"))
+    change(data)
+    path = folder / f"{file.parent.name}.yaml"
+    path.write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), encoding="utf-8")
     return path
 
 
 def explained(folder, claims, texts, **more):
     """Explanations by patterns of ids, of the recorded run, written to a file and read."""
-    file = {
-        "paper": claims.paper,
-        "of": {"images": "real", "scale": "laptop"},
-        "explanations": [
-            {"claims": [pattern], "text": text, "evidence": ["docs/copa.md"]}
-            for pattern, text in texts.items()
-        ],
-    }
+    entries = [
+        {"claims": [pattern], "text": text, "evidence": ["docs/copa.md"]}
+        for pattern, text in texts.items()
+    ]
+    run = {"images": "real", "scale": "laptop"}
+    file = {"paper": claims.paper, "of": run, "explanations": entries}
     path = folder / "explanations.yaml"
     path.write_text(yaml.safe_dump({**file, **more}), encoding="utf-8")
     return load_explanations(path, claims)
@@ -154,12 +144,12 @@ def explained(folder, claims, texts, **more):
 
 def changed(rows, where, **new):
     """Copies of the rows, those that match changed; the value ``times`` and ``plus`` a number."""
-    out, times, plus = [], new.pop("times", None), new.pop("plus", 0.0)
+    out, times, plus = [], new.pop("times", 1.0), new.pop("plus", 0.0)
     for row in rows:
         if all(row[key] == value for key, value in where.items()):
             row = {**row, **new}
-            if times is not None or plus:
-                row["value"] = row["value"] * (times or 1.0) + plus
+            if (times, plus) != (1.0, 0.0):
+                row["value"] = row["value"] * times + plus
         out.append(row)
     return out
 
@@ -174,18 +164,13 @@ def score(where, index, metric, value, **changes):
 
 def claims_file(folder, claims, **more):
     rules = {
-        "prediction": {"rule": "prediction"},
-        "mean": {"rule": "mean", "margin": 0.01},
-        "twofold": {"rule": "mean", "factor": 2},
-        "factor": {"rule": "factor", "factor": 1.1},
-        "above": {"rule": "alpha"},
-        "close": {"rule": "at_least", "amount": -3},
-        "least": {"rule": "at_least", "amount": 2},
-        "most": {"rule": "at_most", "amount": 2},
-        "half": {"rule": "at_least", "amount": 0.5},
-        "same": {"rule": "absolute", "amount": 0},
-        "test": {"rule": "alpha"},
-    }
+        "prediction": {"rule": "prediction"}, "mean": {"rule": "mean", "margin": 0.01},
+        "twofold": {"rule": "mean", "factor": 2}, "factor": {"rule": "factor", "factor": 1.1},
+        "test": {"rule": "alpha"}, "same": {"rule": "absolute", "amount": 0},
+        "close": {"rule": "at_least", "amount": -3}, "least": {"rule": "at_least", "amount": 2},
+        "half": {"rule": "at_least", "amount": 0.5}, "most": {"rule": "at_most", "amount": 2},
+        "any": {"rule": "at_most", "amount": 1e6},
+    }  # fmt: skip
     tolerances = {name: {**rule, "reason": "A test."} for name, rule in rules.items()}
     path = folder / "claims.yaml"
     content = {"paper": "fedkl", "tolerances": tolerances, "claims": claims, **more}
@@ -196,3 +181,9 @@ def claims_file(folder, claims, **more):
 def claim(name, query, tolerance, **more):
     head = {"id": name, "locator": "x", "kind": "order", "statement": f"{name}."}
     return {**head, "query": query, "tolerance": tolerance, **more}
+
+
+def outcome(folder, query, tolerance, evidence=None, grids=(), **more):
+    """Outcome of a file's one claim of its own."""
+    claims = claims_file(folder, [claim("c", query, tolerance, **more)], grids=[*grids])
+    return verdicts(claims, evidence).loc["c"]

@@ -1,10 +1,12 @@
-"""Shared fixtures: a copy of the tree to run the pipeline in, a server of files."""
+"""Shared by tests: a copy of the tree to run the pipeline in, a server, errors as users see."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 import torch
 
 from browser import Browser, reason_to_skip
+from gradleak.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[1]
 # Entries of PYTHONPATH for processes that import the packages.
@@ -101,18 +104,49 @@ def snakemake():
 
     def start(folder, *arguments, check=True):
         done = run(sys.executable, "-m", "snakemake", *arguments, cwd=folder)
-        if check and done.returncode != 0:
-            raise AssertionError(done.stdout + done.stderr)
+        assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
 
     return start
 
 
+@pytest.fixture
+def refusal(tree, snakemake):
+    """Run Snakemake in the tree, where it must fail; returns what it says, in one line."""
+
+    def start(*arguments):
+        done = snakemake(tree, *arguments, check=False)
+        text = " ".join((done.stdout + done.stderr).split())
+        assert done.returncode != 0 and "Traceback (most recent" not in text
+        return text
+
+    return start
+
+
+@contextmanager
+def serving(handler):
+    """Serve on this machine, at the `url` of what is returned."""
+    http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    http.url = f"http://127.0.0.1:{http.server_port}"
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield http
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()
+
+
 class Server:
-    """Serves `files`; `cuts` says after how many bytes each of the next replies breaks off."""
+    """Serves `files`; `cuts` says after how many bytes each of the next replies breaks off.
+
+    If it `stalls` it goes silent there, or before its first word, instead of breaking off.
+    """
 
     def __init__(self):
         self.files, self.cuts, self.requests, self.ranges = {}, [], [], True
+        self.stalls, self.closed = False, threading.Event()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -122,14 +156,15 @@ class Server:
             def log_message(self, *arguments):
                 pass
 
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_port}/files"
-        self.thread = threading.Thread(target=self.http.serve_forever, args=(0.01,))
-        self.thread.start()
+        self.running = ExitStack()
+        self.url = f"{self.running.enter_context(serving(Handler)).url}/files"
 
     def reply(self, handler):
         name, wanted = handler.path.rpartition("/")[2], handler.headers.get("Range")
         self.requests.append((name, wanted))
+        if self.stalls and not self.cuts:
+            self.closed.wait()
+            return
         if name not in self.files:
             handler.send_error(404)
             return
@@ -146,11 +181,12 @@ class Server:
         handler.end_headers()
         end = start + self.cuts.pop(0) if self.cuts else len(content)
         handler.wfile.write(content[start:end])
+        if self.stalls:
+            self.closed.wait()
 
     def close(self):
-        self.http.shutdown()
-        self.http.server_close()
-        self.thread.join()
+        self.closed.set()
+        self.running.close()
 
 
 @pytest.fixture
@@ -167,3 +203,16 @@ def browser():
         pytest.skip(reason_to_skip())
     with Browser() as running:
         yield running
+
+
+@contextmanager
+def refused(*parts, kind=DataError):
+    """Expect an error of a `kind` whose sentence has all `parts`."""
+    with pytest.raises(kind) as error:
+        yield
+    text = str(error.value)
+    # But for what is quoted, and SqueezeNet 1.1.
+    own = re.sub(r"\(.*?\)", "", text).replace("1.1 ", "")
+    assert text.endswith(".") and "\n" not in text and ". " not in own
+    for part in parts:
+        assert str(part) in text

@@ -43,8 +43,8 @@ def run(folder, *arguments, prefix=(), **more):
     return conftest.run(*line, together=True, cwd=folder, env=environment(**more))
 
 
-def makes(folder, *targets, **options):
-    done = run(folder, *SMOKE, "--", *targets, **options)
+def makes(folder, *targets, options=(), **more):
+    done = run(folder, *SMOKE, *options, "--", *targets, **more)
     assert done.returncode == 0, done.stdout
     return done.stdout
 
@@ -139,18 +139,14 @@ class Running:
         """The first job that `look` takes; None if the run ends before."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and self.process.poll() is None:
-            for process, name in self.jobs().items():
-                if look(process, name):
-                    return process
+            if found := [process for process, name in self.jobs().items() if look(process, name)]:
+                return found[0]
             time.sleep(0.005)
         return None
 
     def next_job(self, script=""):
         """Wait for a living job whose script's name begins so; None if the run ends before."""
         return self._wait(lambda process, name: name.startswith(script) and alive(process))
-
-    def wait_for_job(self):
-        assert self.next_job(), f"no job began:\n{self.text}"
 
     def wait_for_import(self, library="numpy"):
         """Wait until a job imports that library, the first of those that take seconds."""
@@ -164,8 +160,8 @@ class Running:
     def signal(self, number, group=False):
         (os.killpg if group else os.kill)(self.process.pid, number)
 
-    def wait(self, seconds=300):
-        return self.process.wait(seconds)
+    def wait(self):
+        return self.process.wait(300)
 
     def end(self):
         """End what is left of it; how many jobs outlived Snakemake, and for how many seconds."""
@@ -217,8 +213,7 @@ def locked(folder):
 def unlock(folder, *targets):
     """First half of what docs/faults.md tells to do after a kill."""
     if locked(folder):
-        done = run(folder, *SMOKE, "--unlock", "--", *targets)
-        assert done.returncode == 0, done.stdout
+        makes(folder, *targets, options=("--unlock",))
 
 
 def namespace(script):

@@ -39,9 +39,9 @@ def code(body, first="", given="", altered=False):
     return begin + textwrap.indent(textwrap.dedent(body), "    ")
 
 
-def run(folder, body, prefix=(), first="", given="", altered=False, **more):
-    line = [*prefix, sys.executable, "-c", code(body, first, given, altered)]
-    return conftest.run(*line, cwd=folder, env=ENVIRONMENT | more)
+def run(folder, body, first="", given="", altered=False, **more):
+    script = code(body, first, given, altered)
+    return conftest.run(sys.executable, "-c", script, cwd=folder, env=ENVIRONMENT | more)
 
 
 def begin(folder, body=SLOW, prefix=(), whole=None, **more):
@@ -53,25 +53,13 @@ def begin(folder, body=SLOW, prefix=(), whole=None, **more):
     return process
 
 
-# Imports as a script of the pipeline does; `slow` stands for what takes seconds.
-IMPORTING = """
-import sys
-sys.path.insert(0, {scripts!r})
-import _package
-import slow
-"""
-# Says that it began, and goes on only when told to.
-IMPORTED = """
-import sys
-print("half", flush=True)
-sys.stdin.readline()
-"""
-
-
 def begin_imports(folder, **more):
-    (folder / "slow.py").write_text(IMPORTED)
-    body = IMPORTING.format(scripts=str(ROOT / "workflow/scripts"))
-    return begin(folder, whole=body, **more)
+    """Import as a script of the pipeline does; `slow`, which waits, stands for what takes long."""
+    slow = 'import sys\nprint("half", flush=True)\nsys.stdin.readline()\n'
+    (folder / "slow.py").write_text(slow)
+    scripts = str(ROOT / "workflow/scripts")
+    whole = f"import sys\nsys.path.insert(0, {scripts!r})\nimport _package\nimport slow\n"
+    return begin(folder, whole=whole, **more)
 
 
 def finish(process):

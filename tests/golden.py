@@ -63,7 +63,6 @@ def conditions():
 
 
 def recorded():
-    """Conditions of the list, and the list."""
     head, *rows = GOLDEN.read_text(encoding="utf-8").splitlines()
     return json.loads(head.removeprefix(UNDER)), dict(csv.reader(rows[1:]))
 
@@ -82,8 +81,8 @@ def differences(expected, found):
     def word(name):
         return "missing" if name not in found else "new" if name not in expected else "another"
 
-    names = sorted(expected.keys() | found.keys())
-    return [f"{name}: {word(name)}" for name in names if expected.get(name) != found.get(name)]
+    names = sorted(name for name, _ in expected.items() ^ found.items())
+    return [f"{name}: {word(name)}" for name in dict.fromkeys(names)]
 
 
 def reason_to_skip():
@@ -94,9 +93,8 @@ def reason_to_skip():
     before, here = recorded()[0], conditions()
     for key in ("machine", "vendor", "python"):
         if before[key] != here[key]:
-            return (
-                f"recorded with {key} {before[key]}, here it is {here[key]}; compare two own runs"
-            )
+            words = f"recorded with {key} {before[key]}, here it is {here[key]}"
+            return f"{words}; compare two own runs"
     if kernels.KERNELS[KERNEL][0] not in kernels.probe()["features"]:
         return f"this CPU has no {kernels.KERNELS[KERNEL][0]}"
     return None

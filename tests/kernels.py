@@ -61,13 +61,9 @@ print(json.dumps({
 
 
 def probe(**variables):
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE],
-        env=os.environ | {"MKL_VERBOSE": "1", "ONEDNN_VERBOSE": "1"} | variables,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    told = os.environ | {"MKL_VERBOSE": "1", "ONEDNN_VERBOSE": "1"} | variables
+    pipes = {"capture_output": True, "text": True, "check": True}
+    done = subprocess.run([sys.executable, "-c", PROBE], env=told, **pipes)
     lines = r"^MKL_VERBOSE oneMKL.*$", r"^onednn_verbose,.*,cpu,isa:(.*)$", r"^{.*$"
     mkl, onednn, said = ("".join(re.findall(line, done.stdout, re.MULTILINE)) for line in lines)
     return json.loads(said) | {"mkl_line": mkl, "onednn": onednn}
@@ -193,13 +189,12 @@ def compare(one, other):
 
 
 if __name__ == "__main__":
-    what, *arguments = sys.argv[1:] or ["help"]
-    if what == "test":
-        test(arguments)
-    elif what == "run" and len(arguments) > 1:
-        chosen = environment(arguments[0])
-        os.execvpe(arguments[1], arguments[1:], chosen)
-    elif what == "compare" and len(arguments) == 2:
-        compare(*arguments)
-    else:
-        sys.exit(__doc__)
+    match sys.argv[1:]:
+        case ["test", *kernels]:
+            test(kernels)
+        case ["run", kernel, *command] if command:
+            os.execvpe(command[0], command, environment(kernel))
+        case ["compare", one, other]:
+            compare(one, other)
+        case _:
+            sys.exit(__doc__)

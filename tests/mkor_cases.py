@@ -11,7 +11,7 @@ from gradleak.models.initial import initial_weights
 from gradleak.servers.mkor import MkorServer
 from gradleak.servers.secret import Secret
 
-CLASSES = 4
+CLASSES, CROSS = 4, "cross_entropy"
 
 
 def network(
@@ -29,8 +29,7 @@ def network(
 
 def batch(chain, labels, seed=0):
     """Images with values in [0, 1], smooth enough for neighbours to be alike."""
-    draw = np.random.default_rng(seed)
-    coarse = draw.uniform(0, 1, (len(labels), chain.input[0], 4, 4))
+    coarse = np.random.default_rng(seed).uniform(0, 1, (len(labels), chain.input[0], 4, 4))
     factor = chain.input[1] // 4
     return coarse.repeat(factor, 2).repeat(factor, 3)
 
@@ -39,16 +38,21 @@ def noisy(chain, labels, seed=0):
     return np.random.default_rng(seed).uniform(0, 1, (len(labels), *chain.input))
 
 
-def seen(chain, server, images, labels, loss="cross_entropy", precision="float64", method="mkor"):
+def seen(chain, server, images, labels, loss=CROSS, precision="float64", method="mkor"):
     """What the malicious server sees of one batch."""
     sent, values = server.corrupt(chain, initial_weights(chain, 0), 5)
     gradients = shared(chain, sent, images, labels, precision, loss=loss)
     return received(chain, sent, gradients, values, len(labels), loss, method, server)
 
 
-def received(
-    chain, sent, gradients, values, count, loss="cross_entropy", method="mkor", server=None
-):
+def given(server, labels, loss=CROSS, chain=None, **more):
+    """What a server sees of images of these labels, and the images."""
+    chain = chain or network()
+    images = batch(chain, labels)
+    return seen(chain, server, images, labels, loss, **more), images
+
+
+def received(chain, sent, gradients, values, count, loss=CROSS, method="mkor", server=None):
     mark = fingerprint(sent)
     secret = Secret(method, mark, {"shifts": getattr(server, "shifts", None)}, values)
     return AttackerView(chain, sent, gradients, None, 0.0, 1.0, loss, count, None, secret, mark)

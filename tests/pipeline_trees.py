@@ -1,5 +1,6 @@
-"""A tree in which targets of the pipeline were made once, copies of it, and what would rerun."""
+"""Trees in which targets were made once, copies of them, workflows of some rules; what reruns."""
 
+import copy
 import os
 import re
 import shutil
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
 from conftest import ROOT, copy_tree, run
+from gradleak.config import yaml_checks
 
 SMOKE = ("--config", "scale=smoke")
 
@@ -61,6 +64,29 @@ def scheduled(snakemake, folder, *arguments):
     return found
 
 
+def jobs_of(text):
+    """Number of jobs of each rule, from the table that a dry run prints."""
+    return {name: int(n) for name, n in re.findall(r"^(\w+) +(\d+)$", text, re.MULTILINE)}
+
+
+def rule_blocks():
+    """Name and text of each rule of the pipeline, as it is written."""
+    for path in (ROOT / "workflow/rules").glob("*.smk"):
+        for block in re.split(r"(?m)^(?=(?:use )?rule )", path.read_text())[1:]:
+            yield re.match(r"(?:use rule \w+ as |rule )(\w+)", block)[1], block
+
+
+def build(folder, rules, settings, more=""):
+    """Make a workflow of the files `rules` alone, with `settings` as config.yaml."""
+    copy_tree(folder, ("src", "workflow"))
+    (folder / "envs").mkdir(exist_ok=True)
+    (folder / "envs/gradleak.yaml").write_text("dependencies: []\n")
+    names = ("config_file", "common", *rules)
+    included = "".join(f'include: "workflow/rules/{name}.smk"\n' for name in names)
+    (folder / "Snakefile").write_text(f'configfile: "config.yaml"\n{included}{more}')
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+
+
 ABOUT_THE_RUN = ("logs", "benchmarks", "provenance")  # what tells of the run, not of the result
 
 
@@ -93,3 +119,19 @@ def assert_same_bytes(built, fresh, snakemake, targets, monkeypatch):
     assert {".safetensors", ".csv", ".pdf", ".png"} <= kinds
     assert [name for name, content in found.items() if content != expected.get(name)] == []
     return found.keys()
+
+
+def whole(path=ROOT / "config.yaml"):
+    """Keys of config.yaml and of the files that it includes, to change and to write back."""
+    return yaml_checks.with_included(yaml_checks.read(path))[0]
+
+
+def changed(settings, path, value):
+    """A copy of settings with another value at a path such as ``models.net.layers.0.conv``."""
+    raw = copy.deepcopy(settings)
+    *parents, last = (int(part) if part.isdigit() else part for part in path.split("."))
+    place = raw
+    for part in parents:
+        place = place[part]
+    place[last] = value
+    return raw

@@ -14,7 +14,6 @@ from gradleak.reporting import page
 from gradleak.runtime import tidy
 
 ROOT = Path(__file__).resolve().parents[1]
-CLAIMS = ROOT / "papers"
 # Differs and is explained for real images at laptop scale; differs and is explained nowhere.
 EXPLAINED, OPEN = "copa.table2.fig1.v3.truck.copa.mse", "copa.table1.v1.layer1.kernel"
 # All equal to 10; a number that is drawn; two that are said to be alike.
@@ -28,8 +27,7 @@ ODD = 'a <b>reason</b> & "more"'
 def papers():
     found = []
     for name in ("copa", "rgap"):
-        claims = load(CLAIMS / name / "claims.yaml")
-        numbers = claims.numbers()
+        numbers = load(ROOT / f"papers/{name}/claims.yaml").numbers()
         cells = [c for c in numbers if c.cell and c.cell.table in ("copa_table1", "copa_table2")]
         sentences = [claim for claim in numbers if claim.cell is None]
         wanted = [claim for claim in cells if claim.id == EXPLAINED]
@@ -78,18 +76,18 @@ def tables(folder, claimed):
     # As wide as our widest.
     wide = {f"metric_{place}_mean": [1.234, 5.678, 9.012] for place in range(12)}
     made["rgap_wide"] = pd.DataFrame({"loss": ["cross_entropy", "raw_logits", "squares"], **wide})
-    paths = {name: folder / f"results/tables/{name}.csv" for name in made}
-    for name, path in paths.items():
-        made[name].to_csv(path, index=False)
-    return list(paths.values())
+    paths = [folder / f"results/tables/{name}.csv" for name in made]
+    for path in paths:
+        made[path.stem].to_csv(path, index=False)
+    return paths
 
 
 def figures(folder):
-    paths = []
-    for name in ("copa_fig1", "copa_index", "rgap_fig9", "rgap_fig1"):
-        paths.append(folder / f"figures/{name}.png")
-        Image.linear_gradient("L").resize((900, 500)).save(paths[-1])
-        paths[-1].with_suffix(".pdf").write_bytes(b"%PDF-1.7")
+    names = ("copa_fig1", "copa_index", "rgap_fig9", "rgap_fig1")
+    paths = [folder / f"figures/{name}.png" for name in names]
+    for path in paths:
+        Image.linear_gradient("L").resize((900, 500)).save(path)
+        path.with_suffix(".pdf").write_bytes(b"%PDF-1.7")
     return paths
 
 
@@ -102,9 +100,9 @@ def sources(folder, images="real", scale="laptop"):
         figures=figures(folder),
         tables=tables(folder, claimed),
         claimed=folder / "results/claims.csv",
-        claims=sorted(CLAIMS.glob("*/claims.yaml")),
-        explanations=sorted(CLAIMS.glob("*/explanations.yaml")),
-        captions=sorted((ROOT / "papers").glob("*/results.yaml")),
+        claims=sorted(ROOT.glob("papers/*/claims.yaml")),
+        explanations=sorted(ROOT.glob("papers/*/explanations.yaml")),
+        captions=sorted(ROOT.glob("papers/*/results.yaml")),
     )
 
 

@@ -1,15 +1,19 @@
 """Files as the pipeline writes them, with made-up answers, for the figures of R-GAP."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 
 from figure_files import REASON, Files, rows, run, target_set
-from gradleak.analysis.rank_analysis import analyse, critical
+from gradleak.analysis.rank_analysis import analyse, critical, largest_alone
 from gradleak.data import targets
+from gradleak.models.chain import Chain
+from gradleak.models.resnet import specs
 from gradleak.runtime.artifacts import write_csv
 from gradleak.scoring.metrics.image import combination, mse
-
-__all__ = ["Factory", "noisy", "target_set"]
+from papers.rgap.figures import fig4
+from papers.rgap.tables import resnets
 
 
 def noisy(*levels):
@@ -25,10 +29,7 @@ def noisy(*levels):
 
 
 class Factory(Files):
-    """Writes files of one experiment into a folder.
-
-    An attack answers to a batch (K, C, H, W): (kind, images or None) for each answer.
-    """
+    """Writes files of one experiment; an attack answers a batch by [(kind, images or None)]."""
 
     def __init__(self, folder, originals, chains):
         super().__init__(folder)
@@ -52,11 +53,10 @@ class Factory(Files):
             for batch, answers in enumerate(given):
                 for answer, (kind, found) in enumerate(answers):
                     reason = REASON if found is None else ""
-                    record = run(chain.name, batch, reason, answer=answer, kind=kind)
+                    runs.append(run(chain.name, batch, reason, answer=answer, kind=kind))
                     if found is not None:
                         images[chain.name][0, batch, answer, : len(found)] = found
-                    runs.append(record)
-                    scores += self._scores(record, found, twin_scale)
+                    scores += self._scores(runs[-1], found, twin_scale)
         same = {"paper": "rgap", "result": result, "attack": attack, "defence": defence}
         self.save(images, runs, [{**same, **row} for row in scores])
 
@@ -90,11 +90,56 @@ class Factory(Files):
         write_csv(self.files["rank"][0], pd.DataFrame(found, columns=columns))
 
     def words(self, attacks, **more):
-        described = [chain.describe() for chain in self.chains]
-        return {
-            "title": "A figure",
-            "chains": described,
-            "names": {},
-            "attacks": dict(attacks),
-            **more,
-        }
+        same = {"title": "A figure", "names": {}, "attacks": dict(attacks)}
+        return {**same, "chains": [chain.describe() for chain in self.chains], **more}
+
+
+# Figure 4: a small ResNet-18, and two with a skip cut.
+NETWORKS = {"base": "ResNet18", "cut3": "Variant 1", "cut8": "Variant 2"}
+SETTINGS = {"trained": "Trained, evaluation mode", "untrained": "Untrained, training mode"}
+TESTED = 200
+
+
+def resnet(name, *cut):
+    return Chain(name, (3, 16, 16), specs("resnet18", 4, 10, cut=cut))
+
+
+RESNETS = [resnet("base"), resnet("cut3", 3), resnet("cut8", 8)]
+
+
+def usual():
+    """Answers in each setting; one run of variant 1 fails in the first."""
+    makers = itertools.chain([noisy(None)], itertools.repeat(noisy(0.2)))
+    once = lambda images, rng: next(makers)(images, rng)  # noqa: E731
+    return {
+        "trained": {"base": noisy(0.1), "cut3": once, "cut8": noisy(0.1)},
+        "untrained": {"base": noisy(0.01), "cut3": noisy(0.02), "cut8": noisy(0.01)},
+    }
+
+
+def resnets_figure(folder, made_up=None, batches=2):
+    """Files and words of the figure; `made_up` names the settings and their answers."""
+    answers = usual() if made_up is None else made_up
+    originals, points, factories = target_set(batches, shape=(3, 16, 16)), [], []
+    for setting, makers in answers.items():
+        (folder / setting).mkdir()
+        factories.append(Factory(folder / setting, originals, RESNETS))
+        factories[-1].attack("ig", makers, result=setting)
+        points += factories[-1].files["scores"]
+    made, columns = factories[0], {name: SETTINGS[name] for name in answers}
+    made.files |= {"points": points, "table": str(folder / "table.csv")}
+    write_csv(made.files["table"], summary(points, columns))
+    return fig4, made, made.words({"ig": "IG"}, networks=NETWORKS, columns=columns)
+
+
+def summary(points, columns):
+    """The table, with accuracies of 60, 70 and 80 %."""
+    counts = [analyse(chain) for chain in RESNETS]
+    indices = {"network_ra": [critical(rows).index for rows in counts]}
+    indices["network_ra_alone"] = [largest_alone(rows).alone for rows in counts]
+    rank = pd.DataFrame({"model": list(NETWORKS), **indices})
+    shares = {"test_accuracy": [0.6, 0.7, 0.8], "test": TESTED, "epochs": 3}
+    trained = pd.DataFrame({"model": list(NETWORKS), **shares})
+    scores = pd.concat([pd.read_csv(path) for path in points])
+    words = {"networks": NETWORKS, "columns": columns}
+    return resnets.table(scores, trained, rank, words, images="embedded", scale="smoke")

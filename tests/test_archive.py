@@ -10,17 +10,14 @@ import pandas as pd
 import pytest
 import yaml
 
-from conftest import ROOT
-from gradleak import claims
-from gradleak.claims.outcome import VERDICTS
 from gradleak.errors import ArtifactError
 from gradleak.reporting import archive, recording
 from gradleak.runtime import job_records
 from gradleak.runtime.artifacts import write_json
-from provenance_files import by_hand, lay_out, made, record
-from settings_files import whole
+from pipeline_trees import whole
+from test_provenance import by_hand, lay_out, made, record
 
-PROVENANCE = "results/provenance.json"
+PROVENANCE, ARCHIVE = "results/provenance.json", "results/archive.zip"
 
 
 @pytest.fixture
@@ -29,11 +26,16 @@ def results(tmp_path, monkeypatch):
     return lay_out()
 
 
+def pack(results):
+    archive.write(ARCHIVE, PROVENANCE, results, {})
+    return Path(ARCHIVE).read_bytes()
+
+
 def packed(results, *more, images="real"):
     """Members of the archive of these results, by name, without its folder."""
     write_json(PROVENANCE, record(results, images=images))
-    archive.write("results/archive.zip", PROVENANCE, [*results, *more], {})
-    with zipfile.ZipFile("results/archive.zip") as found:
+    pack([*results, *more])
+    with zipfile.ZipFile(ARCHIVE) as found:
         assert found.testzip() is None
         assert {name.partition("/")[0] for name in found.namelist()} == {"gradleak"}
         return {name.partition("/")[2]: found.read(name) for name in found.namelist()}
@@ -89,27 +91,19 @@ def test_what_cannot_be_told_stays_out_on_real_images_alone(results):
 
 
 def test_equal_contents_give_equal_bytes(results):
-    packed(results)
-    first = Path("results/archive.zip").read_bytes()
+    write_json(PROVENANCE, record(results))
+    first = pack(results)
     for number, path in enumerate(results):
         os.utime(path, (10**9 + number, 10**9 + number))
         Path(path).chmod(0o600 if number % 2 else 0o755)
-    archive.write("results/archive.zip", PROVENANCE, list(reversed(results)), {})
-    assert Path("results/archive.zip").read_bytes() == first
-    with zipfile.ZipFile("results/archive.zip") as found:
+    assert pack(results[::-1]) == first
+    with zipfile.ZipFile(ARCHIVE) as found:
         entries = found.infolist()
     assert [entry.filename for entry in entries] == sorted(entry.filename for entry in entries)
     assert {entry.date_time for entry in entries} == {archive.TIME}
     assert {entry.external_attr >> 16 for entry in entries} == {0o100644}
     Path("figures/mnist_chart.pdf").write_text("another")
-    archive.write("results/archive.zip", PROVENANCE, results, {})
-    assert Path("results/archive.zip").read_bytes() != first
-
-
-def test_the_manifest_has_the_checksum_of_every_member(results):
-    members = packed(results)
-    listed = json.loads(members.pop("manifest.json"))["files"]
-    assert listed == {name: hashlib.sha256(text).hexdigest() for name, text in members.items()}
+    assert pack(results) != first
 
 
 def test_the_readme_says_what_it_is_and_how_to_make_it_again(results):
@@ -124,30 +118,27 @@ def test_the_readme_says_what_it_is_and_how_to_make_it_again(results):
     resolved = json.loads(members["config.resolved.json"])
     assert resolved["scale"] == "smoke" and resolved["images"] == "real"
     assert yaml.safe_load(members["config.yaml"])["scale"] == "laptop"
-
-
-def test_changed_files_are_named_in_the_readme(results):
+    # The manifest has the checksum of every member.
+    listed = json.loads(members.pop("manifest.json"))["files"]
+    assert listed == {name: hashlib.sha256(text).hexdigest() for name, text in members.items()}
+    # And the readme names changed files.
     Path("figures/mnist_chart.pdf").write_text("by hand")
     text = packed(results)["README.md"].decode()
     assert "Changed after the pipeline wrote them: `figures/mnist_chart.pdf`." in text
 
 
-@pytest.mark.parametrize("path", ["../secret", "/etc/hostname", "results/../../secret"])
-def test_nothing_outside_of_the_folder_goes_in(results, path):
+def test_what_cannot_be_packed_is_named(results):
     write_json(PROVENANCE, record(results))
-    with pytest.raises(ArtifactError, match="lies outside the working folder"):
-        archive.write("results/archive.zip", PROVENANCE, [*results, path], {})
-    assert not Path("results/archive.zip").exists()
-
-
-def test_a_missing_result_and_a_damaged_record_are_named(results):
-    write_json(PROVENANCE, record(results))
+    for path in ("../secret", "/etc/hostname", "results/../../secret"):
+        with pytest.raises(ArtifactError, match="lies outside the working folder"):
+            pack([*results, path])
     Path("results/tables/mnist.csv").unlink()
     with pytest.raises(ArtifactError, match=r"results/tables/mnist\.csv cannot be read \(No such"):
-        archive.write("results/archive.zip", PROVENANCE, results, {})
+        pack(results)
     Path(PROVENANCE).write_text("{")
     with pytest.raises(ArtifactError, match=r"provenance\.json is damaged"):
-        archive.write("results/archive.zip", PROVENANCE, results, {})
+        pack(results)
+    assert not Path(ARCHIVE).exists()
 
 
 def reduce(tree, images):
@@ -156,8 +147,7 @@ def reduce(tree, images):
     pair = {**raw["experiments"]["copa_pair"], "models": ["cnn3_v3_tanh"]}
     raw["experiments"] = {"copa_pair": {**pair, "attacks": ["rgap", "copa", "copa_tv"]}}
     for kind in ("models", "trainings", "groups"):
-        kept = {k: v for k, v in raw[kind].items() if not k.startswith(("fedkl_", "mkor_"))}
-        raw[kind] = kept
+        raw[kind] = {k: v for k, v in raw[kind].items() if not k.startswith(("fedkl_", "mkor_"))}
     for name in ("mkor_mnist", "mkor_photos"):
         del raw["targets"][name]
     del raw["audit"]
@@ -179,7 +169,7 @@ def test_the_rules_from_arrays_to_the_archive(tree, snakemake, tmp_path_factory,
     there = tree if images == "embedded" else tmp_path_factory.mktemp("elsewhere")
     at = ("--snakefile", tree / "Snakefile", "--cores", "2")
     by_hand(there / "data/cifar10-train.safetensors", "cifar10", "train", count=10)
-    snakemake(there, *at, "--", "results/archive.zip")
+    snakemake(there, *at, "--", ARCHIVE)
     record = json.loads((there / PROVENANCE).read_text())
     (data,) = record["datasets"]
     expected = ("cifar10", True) if images == "real" else ("photos10", False)
@@ -189,7 +179,7 @@ def test_the_rules_from_arrays_to_the_archive(tree, snakemake, tmp_path_factory,
     assert figure["pictures_of"] == [data["dataset"]] and figure["unrecorded"] == []
     assert not any(entry.get("altered") for entry in record["artifacts"].values())
     assert record["workflow"] != hashlib.sha256().hexdigest()
-    with zipfile.ZipFile(there / "results/archive.zip") as found:
+    with zipfile.ZipFile(there / ARCHIVE) as found:
         names = {name.removeprefix("gradleak/") for name in found.namelist()}
         out = json.loads(found.read("gradleak/manifest.json"))["left_out"]
     figures = {"figures/copa_fig1.pdf", "figures/copa_fig1.png"}
@@ -199,9 +189,7 @@ def test_the_rules_from_arrays_to_the_archive(tree, snakemake, tmp_path_factory,
     kinds, papers = ("claims", "explanations"), ("copa", "rgap", "fedkl", "mkor")
     assert {f"papers/{paper}/{kind}.yaml" for paper in papers for kind in kinds} <= names
     assert "examples/audit.yaml" in names and "examples/audit.yaml" in record["files"]
-    schema = json.loads((ROOT / "workflow/schemas/provenance.schema.json").read_text())
-    assert set(record) == set(schema["required"])
-    done = snakemake(there, *at, "-n", "--", "results/archive.zip")
+    done = snakemake(there, *at, "-n", "--", ARCHIVE)
     assert "Nothing to be done" in done.stdout + done.stderr
 
 
@@ -216,36 +204,32 @@ def recorded(results):
     return Path("record")
 
 
-def artifacts(results):
-    return pd.read_csv(recorded(results) / "mnist/artifacts.csv").set_index("artifact")
-
-
-def summary(results):
-    return pd.read_csv(recorded(results) / "summary.csv").set_index("paper")
-
-
-def test_tables_and_claims_are_kept_as_they_are(results):
+def test_tables_claims_and_their_summary_are_kept(results):
     folder = recorded(results)
     assert (folder / "mnist/mnist.csv").read_text() == "content of results/tables/mnist.csv"
-    own = pd.read_csv(folder / "mnist/claims.csv")
-    assert list(own.id) == ["a.1", "a.2"]
+    assert list(pd.read_csv(folder / "mnist/claims.csv").id) == ["a.1", "a.2"]
     assert not list(folder.rglob("*.p*"))
-
-
-def test_the_summary_counts_results_verdicts_and_jobs(results):
-    rows = summary(results)
+    rows = pd.read_csv(folder / "summary.csv").set_index("paper")
     assert list(rows.index) == ["mnist", "imagenet"]
     assert list(rows.loc["mnist", ["figures", "tables", "claims"]]) == [3, 1, 2]
     assert rows.loc["mnist", "differs"] == rows.loc["imagenet", "not judged"] == 1
     assert rows[["reproduced", "exceeds", "differs", "refuted", "not judged"]].sum().sum() == 3
+    # The run is told without its host.
+    told = json.loads((folder / "run.json").read_text())
+    assert (told["images"], told["scale"]) == ("real", "smoke")
+    assert {data["dataset"] for data in told["datasets"]} == {"imagenet", "mnist"}
+    assert told["commits"] == {"c" * 40: len(list(Path("results/provenance").rglob("*.json")))}
+    assert "host" not in told
+    assert told["machine"]["architecture"] and told["machine"]["cores"] >= 1
 
 
-def test_artifacts_have_their_checksum_code_and_time(results):
-    rows = artifacts(results)
+def test_artifacts_have_their_checksum_code_time_and_card(results):
+    made("results/tables/mnist.csv", "table", gpu="A Card")
+    rows = pd.read_csv(recorded(results) / "mnist/artifacts.csv").set_index("artifact")
     score = rows.loc["results/scores/real-smoke/mnist.csv"]
     assert score.sha256 == job_records.checksum("results/scores/real-smoke/mnist.csv")
     assert (score.rule, score.seconds, score.cpu_seconds) == ("score", 1.5, 1.0)
-    assert pd.isna(score.gpu)
+    assert pd.isna(score.gpu) and rows.gpu["results/tables/mnist.csv"] == "A Card"
     # Put there by hand, so no job made them, and what it is of the other data set is not here.
     assert not any("data/" in path or "imagenet" in path for path in rows.index)
 
@@ -254,51 +238,18 @@ def test_a_job_with_two_outputs_counts_once(results):
     for path, seconds in (("a", 2.0), ("b", 2.0), ("c", 3.0)):
         made(f"figures/mnist_{path}.pdf", "both", seconds=seconds, cpu_seconds=60.0)
         results.append(f"figures/mnist_{path}.pdf")
-    before = summary(results[:-3]).loc["mnist"]
-    after = summary(results).loc["mnist"]
+    before, after = (
+        pd.read_csv(recorded(given) / "summary.csv").set_index("paper").loc["mnist"]
+        for given in (results[:-3], results)
+    )
     assert after.jobs - before.jobs == 2
     assert after.cpu_minutes - before.cpu_minutes == pytest.approx(2)
 
 
-def test_the_run_is_told_without_its_host(results):
-    told = json.loads((recorded(results) / "run.json").read_text())
-    assert (told["images"], told["scale"]) == ("real", "smoke")
-    assert {data["dataset"] for data in told["datasets"]} == {"imagenet", "mnist"}
-    assert told["commits"] == {"c" * 40: len(list(Path("results/provenance").rglob("*.json")))}
-    assert "host" not in told
-    assert told["machine"]["architecture"] and told["machine"]["cores"] >= 1
-
-
-def test_the_card_is_told(results):
-    made("results/tables/mnist.csv", "table", gpu="A Card")
-    assert artifacts(results).gpu["results/tables/mnist.csv"] == "A Card"
-
-
-@pytest.mark.parametrize("case", ["edited", "no sidecar"])
-def test_what_nobody_could_make_again_is_not_recorded(results, case):
-    path = "results/scores/real-smoke/mnist.csv"
-    if case == "edited":
-        Path(path).write_text("better")
-    else:
-        job_records.path_of(path).unlink()
-    with pytest.raises(ArtifactError, match=r"real-smoke/mnist\.csv .*ask Snakemake for it again"):
-        recorded(results)
-    assert not Path("record").exists()
-
-
-def test_what_is_recorded_is_of_todays_claims():
-    """A claim that was added or taken out since makes the recorded run one of other claims."""
-    for path in sorted((ROOT / "papers").glob("*/claims.yaml")):
-        found = pd.read_csv(ROOT / "docs/results" / path.parent.name / "claims.csv")
-        today = [claim.id for claim in claims.load(path).numbers()]
-        assert list(found.id) == today
-
-
-def test_the_readme_counts_what_is_recorded():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for place in sorted((ROOT / "docs/results").glob("*/claims.csv")):
-        name = place.parent.name
-        found = pd.read_csv(place).verdict.value_counts()
-        counts = [found.sum(), *(found.get(verdict, 0) for verdict in VERDICTS)]
-        row = f"(docs/results/{name}.md) | " + " | ".join(map(str, counts)) + " | "
-        assert text.count(row) == 1, f"{name}: {row}"
+def test_what_nobody_could_make_again_is_not_recorded(results):
+    path = Path("results/scores/real-smoke/mnist.csv")
+    for spoil in (lambda: path.write_text("better"), job_records.path_of(str(path)).unlink):
+        spoil()
+        with pytest.raises(ArtifactError, match=r"real-smoke/mnist\.csv .*ask Snakemake for it ag"):
+            recorded(results)
+        assert not Path("record").exists()

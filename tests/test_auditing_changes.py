@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import audited
-from audited import Net, answer, chain_network, changes, made, of_menu, task
+from audited import Net, answer, chain_network, changes, made, network_of, of_menu, task
 from gradleak.client.defences.soteria import cost
 from gradleak.errors import ConfigError
 from gradleak.models.build import load
@@ -34,16 +34,12 @@ def lenet(second=(8, 3, 1), features=8 * 16):
     )
 
 
-def network(build, size):
-    return chain_network(build, size)[0]
-
-
-SMALL = {"resnet18": (audited.resnet18, (3, 32, 32)), "lenet": (lenet, (1, 16, 16))}
+LENET, RESNET = (lenet, (1, 16, 16)), (audited.resnet18, (3, 32, 32))
 
 
 @pytest.fixture(scope="module")
 def resnet():
-    return network(*SMALL["resnet18"])
+    return network_of(*RESNET)
 
 
 def shares(variant, size):
@@ -52,7 +48,7 @@ def shares(variant, size):
 
 
 def test_every_change_of_a_small_network_shares_a_gradient_and_does_what_its_title_says():
-    found = changes(network(*SMALL["lenet"]), (1, 3), norm=2.0)
+    found = changes(network_of(*LENET), (1, 3), norm=2.0)
     noise = [name for name, change in found.items() if change.kind == "noise"]
     assert noise == [f"noise_{level:g}" for level in NOISE]
     reasons = {v.id: v.reason for v in found.values() if v.reason}
@@ -72,8 +68,11 @@ def test_every_change_of_a_small_network_shares_a_gradient_and_does_what_its_tit
     assert (~withheld.any(axis=0)).mean() >= 0.3
 
 
-def test_a_lock_keeps_its_key_and_everything_else():
-    own = network(*SMALL["lenet"])
+def test_a_lock_keeps_its_key_and_everything_else(resnet):
+    own = network_of(*LENET)
+    for network, (build, size) in ((own, LENET), (resnet, RESNET)):
+        assert network.multiply_adds == read(build(), size).multiply_adds
+        assert network.parameters == sum(p.numel() for p in build().parameters())
     locked = changes(own)["lock"].network
     assert [layer.name for layer in locked.chain.locked] == ["conv1"]
     before, after = own.weights(0), locked.weights(0)
@@ -94,17 +93,13 @@ def test_skips_that_carry_most_are_cut_one_by_one_and_all_at_once(resnet):
     assert len(skips(one)) == 7 and ends[0] not in skips(one)
     assert found["cut_all"].network.chain.is_sequential
     assert found["cut_all"].title == "all 8 skips cut"
-    names = [v.title for v in found.values() if v.kind == "cut"]
-    assert "skip that ends at layer1.0.conv2 cut" in names
-
-
-def test_without_a_skip_the_main_branch_alone_is_left(resnet):
+    assert "skip that ends at layer1.0.conv2 cut" in [variant.title for variant in found.values()]
+    # Without a skip the main branch alone is left.
     module = made(audited.resnet18).eval()
-    end = skips(resnet.chain)[0]
     block = module.layer1[0]
     main = block.conv1, block.bn1, block.relu, block.conv2, block.bn2, block.relu
     block.forward = nn.Sequential(*main).forward
-    changed = changes(resnet)[f"cut_{end + 1}"].network
+    changed = found[f"cut_{ends[0] + 1}"].network
     images, ours = torch.rand(2, 3, 32, 32), load(changed.chain, changed.weights(0), torch.float32)
     with torch.no_grad():
         torch.testing.assert_close(ours(images), module(images), rtol=1e-4, atol=1e-5)
@@ -112,8 +107,8 @@ def test_without_a_skip_the_main_branch_alone_is_left(resnet):
 
 def test_half_the_filters_are_halved_wherever_skips_tie_them(resnet):
     chain = fewer(resnet.chain, 0)
-    filters = [layer.shape.filters for layer in chain.convolutions]
-    before = [layer.shape.filters for layer in resnet.chain.convolutions]
+    both = chain.convolutions, resnet.chain.convolutions
+    filters, before = ([layer.shape.filters for layer in layers] for layers in both)
     halved = [k for k, (a, b) in enumerate(zip(before, filters, strict=True)) if a != b]
     # The first layer, and the ends of both blocks of the first stage.
     assert halved == [0, 2, 4]
@@ -122,25 +117,23 @@ def test_half_the_filters_are_halved_wherever_skips_tie_them(resnet):
 
 
 def test_changed_layers_are_drawn_afresh_and_others_stay():
-    own = network(*SMALL["lenet"])
+    own = network_of(*LENET)
     found = changes(own, critical=1)["fewer"].network
-    before, after = own.weights(0), found.weights(0)
+    before, after, other = own.weights(0), found.weights(0), found.weights(1)
     assert after["conv2.weight"].shape == (4, 6, 3, 3)
-    np.testing.assert_array_equal(after["conv1.weight"], before["conv1.weight"])
-    np.testing.assert_array_equal(after["fc1.bias"], before["fc1.bias"])
-    other = found.weights(1)
+    for name in ("conv1.weight", "fc1.bias"):
+        np.testing.assert_array_equal(after[name], before[name])
     assert np.abs(after["conv2.weight"] - other["conv2.weight"]).max() > 0
     assert found.parameters < own.parameters
 
 
 def test_sizes_that_do_not_fit_are_one_sentence():
-    chain = network(*SMALL["lenet"]).chain
+    chain = network_of(*LENET).chain
     for edit, reason in ((fewer, "It is the last layer"), (strided, "no stride")):
         with pytest.raises(ConfigError, match=reason):
             edit(chain, 2)
     assert strided(chain, 0).convolutions[0].shape.output == (8, 8)
-    odd = network(lambda: lenet((16, 5, 0), 400), (1, 28, 28))
-    found = changes(odd)["strided"]
+    found = changes(network_of(lambda: lenet((16, 5, 0), 400), (1, 28, 28)))["strided"]
     assert found.network is None
     assert found.reason == "Layer 3 gives 3x3, which a pool of 2x2 does not divide."
     assert cut(chain, []) == chain
@@ -160,20 +153,11 @@ def test_networks_that_are_no_chain_keep_noise_clipping_and_batches(build):
         assert shares(variant, size).keys() == shares(found["none"], size).keys()
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_multiply_adds_of_a_chain_are_those_of_its_reading(name):
-    build, size = SMALL[name]
-    own = network(build, size)
-    assert own.multiply_adds == read(build(), size).multiply_adds
-    assert own.parameters == sum(p.numel() for p in build().parameters())
-
-
 def test_soteria_is_not_tried_where_its_passes_are_beyond_the_work():
-    small = network(lenet, (1, 16, 16))
+    small = network_of(*LENET)
     passes = int(cost(small.chain)["passes"])
     needed = 2 * passes * small.multiply_adds
-    enough = changes(small, work=needed)["soteria"]
-    short = changes(small, work=needed - 1)["soteria"]
+    enough, short = (changes(small, work=needed - less)["soteria"] for less in (0, 1))
     double = changes(small, (2,), work=needed)["soteria"]
     assert enough.network is small and not enough.reason
     assert short.network is None and f"{passes:,} passes back" in short.reason
@@ -205,17 +189,13 @@ TWO = Chain("net", (1, 8, 8), (ConvSpec(2, (3, 3)), ConvSpec(2, (3, 3)), LinearS
 )
 def test_reasons_are_told_with_the_users_names(reason, sentence):
     assert told(reason, TWO, ("stem.a", "stem.b", "4")) == sentence
-
-
-def test_names_that_look_like_a_chains_own_are_not_taken_for_them():
+    # Names that look like a chain's own are not taken for them.
     assert told("conv1 and conv2", TWO, ("conv2", "conv1", "fc")) == "conv2 and conv1."
 
 
 def test_no_reason_of_a_network_without_convolutions_names_one():
-    def layers():
-        return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3))
-
-    mlp = network(layers, (1, 4, 4))
+    layers = nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3)
+    mlp = network_of(lambda: nn.Sequential(*layers), (1, 4, 4))
     reason = "Lock.layers: conv1 is no convolution here; there are none."
     assert told(reason, mlp.chain, mlp.names) == "There is no convolution."
     entries = attack_suite.menu("smoke", mlp.multiply_adds, mlp.parameters)
@@ -227,65 +207,44 @@ def test_no_reason_of_a_network_without_convolutions_names_one():
 
 
 def test_a_failure_names_the_layer_that_the_user_knows():
-    def layers():
-        return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3))
-
-    net = network(layers, (1, 4, 4))
-    label = np.array([1])
+    layers = nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3)
+    net, label = network_of(lambda: nn.Sequential(*layers), (1, 4, 4)), np.array([1])
     shared = net.share(0, np.full((1, 1, 4, 4), 0.5), label, None, 0)
     shared["conv1.weight"] = np.zeros_like(shared["conv1.weight"])
     found = answer(net, "rgap", shared, label)
-    assert isinstance(found, str)
-    assert "layer 0" in found and "conv1" not in found
+    assert isinstance(found, str) and "layer 0" in found and "conv1" not in found
 
 
 SIZE = (3, 8, 8)
 BENCH = Bench(from_embedded(SIZE, 10), 1, 1, 1, 0.0, 1.0, False)
-IMAGE, LABEL = BENCH.targets(1).inputs(0), BENCH.targets(1).labels[0]
+IMAGE, LABEL = BENCH.batch(1)
 
 
 def built(activation):
-    mean, std = torch.tensor([0.5, 0.4, 0.3]), torch.tensor([-0.2, 0.25, 0.3])
-
-    def run(net, x):
-        return net.layers((x - net.mean) / net.std)
-
     def layers():
-        conv = nn.Conv2d(3, 9, 3, bias=False)
-        rest = nn.Sequential(conv, activation, nn.Flatten(), nn.Linear(9 * 36, 10))
-        return Net(run, layers=rest, mean=mean.view(1, 3, 1, 1), std=std.view(1, 3, 1, 1))
+        rest = nn.Conv2d(3, 9, 3, bias=False), activation, nn.Flatten(), nn.Linear(9 * 36, 10)
+        mean, std = torch.tensor([[0.5, 0.4, 0.3], [-0.2, 0.25, 0.3]]).view(2, 1, 3, 1, 1)
+        parts = {"layers": nn.Sequential(*rest), "mean": mean, "std": std}
+        return Net(lambda net, x: net.layers((x - net.mean) / net.std), **parts)
 
     return chain_network(layers, SIZE, "training")
 
 
-def test_clients_share_the_gradient_of_the_module():
+def test_what_comes_before_a_network_is_in_its_gradient_and_undone_in_answers():
     network, module = built(nn.Tanh())
-    ours = network.share(0, IMAGE, LABEL, None, 0)
+    shared = network.share(0, IMAGE, LABEL, None, 0)
     theirs = gradient(module, IMAGE, LABEL, "cross_entropy", "training")
-    assert np.allclose(ours["conv1.weight"], theirs["layers.0.weight"], atol=1e-6)
-
-
-def test_bounds_hold_every_input_of_the_first_layer():
-    network, _ = built(nn.Tanh())
+    assert np.allclose(shared["conv1.weight"], theirs["layers.0.weight"], atol=1e-6)
     low, high = network.before.bounds(0.0, 1.0)
     # (0 - 0.5) / -0.2 and (1 - 0.5) / -0.2, where the scale turns the range round.
     assert (low, high) == pytest.approx((-2.5, 2.5))
     taken = network.before(IMAGE)
     assert low <= taken.min() and taken.max() <= high
     assert np.allclose(network.before.undo(taken), IMAGE)
-
-
-@pytest.mark.parametrize("attack", ["rgap", "gauss_newton"])
-def test_answers_are_images(attack):
-    network, _ = built(nn.Tanh())
-    assert network.reason(of_menu(network, attack)) == ""
-    shared = network.share(0, IMAGE, LABEL, None, 0)
-    found = answer(network, attack, shared, LABEL, IMAGE[None])
-    assert np.abs(found.images - IMAGE).max() < 0.02
-
-
-def test_changes_keep_it():
-    network, _ = built(nn.Tanh())
+    for attack in ("rgap", "gauss_newton"):
+        assert network.reason(of_menu(network, attack)) == ""
+        found = answer(network, attack, shared, LABEL, IMAGE[None])
+        assert np.abs(found.images - IMAGE).max() < 0.02, attack
     found = changes(network)
     changed = [v.network for v in found.values() if v.network is not None]
     assert len(changed) > 5 and all(one.before is network.before for one in changed)
@@ -294,7 +253,7 @@ def test_changes_keep_it():
     assert answer(lock, SEARCH, shared, LABEL).images.shape == IMAGE.shape
 
 
-def test_what_does_not_know_it_says_so(monkeypatch):
+def test_what_does_not_know_what_comes_before_says_so(monkeypatch):
     network, _ = built(nn.ReLU())
     monkeypatch.setattr(ChainNetwork, "reason", lambda *given: "")
     entry = of_menu(network, MKOR)

@@ -18,15 +18,6 @@ def write(path, colour, size=(10, 10), mode="RGB"):
     Image.new(mode, size, colour).save(path)
 
 
-@pytest.fixture
-def sorted_folder(tmp_path):
-    for number in range(3):
-        write(tmp_path / "red" / f"{number}.png", (250, 0, number))
-    write(tmp_path / "blue" / "only.png", (0, 0, 250))
-    (tmp_path / "notes.txt").write_text("no image")
-    return tmp_path
-
-
 def data(count, classes, channels=3, side=8):
     images = np.random.default_rng(0).integers(0, 256, (count, channels, side, side), np.uint8)
     labels = np.arange(count, dtype=np.int64) // (count // classes)
@@ -34,13 +25,32 @@ def data(count, classes, channels=3, side=8):
     return Dataset(images, labels, names, "cifar10", "test", "official", "abc")
 
 
-def test_sub_folders_are_classes_that_take_turns(sorted_folder):
-    found = from_folder(str(sorted_folder), (3, 8, 8), 5)
+def test_sub_folders_are_classes_that_take_turns_and_bad_ones_give_one_sentence(tmp_path):
+    for number in range(3):
+        write(tmp_path / "red" / f"{number}.png", (250, 0, number))
+    write(tmp_path / "blue" / "only.png", (0, 0, 250))
+    (tmp_path / "notes.txt").write_text("no image")
+    found = from_folder(str(tmp_path), (3, 8, 8), 5)
     assert found.words[:2] == ("blue", "red") and len(found.words) == 5
     assert found.labels.tolist() == [0, 1, 1, 1]
     assert found.images[0, 2].min() == 250 and found.images[1:, 0].min() == 250
     assert found.images[1:, 2, 0, 0].tolist() == [0, 1, 2]
     assert found.labelled
+
+    def refuse(kind, match, name="", size=(3, 8, 8), classes=5):
+        with refused(match=match, kind=kind):
+            from_folder(str(tmp_path / name), size, classes)
+
+    refuse(ConfigError, "missing is no folder", "missing")
+    refuse(ConfigError, "2 sub-folders, but the network has 1 outputs", classes=1)
+    refuse(ConfigError, r"\[4, 8, 8\] has 4 channels", size=(4, 8, 8))
+    (tmp_path / "red" / "bad.png").write_bytes(b"\x89PNG no more")
+    refuse(DataError, r"bad\.png cannot be read as an image")
+    (tmp_path / "red" / "bad.png").unlink()
+    write(tmp_path / "outside.png", (1, 2, 3))
+    refuse(DataError, "in sub-folders and outside")
+    (tmp_path / "empty").mkdir()
+    refuse(DataError, "empty holds no images", "empty")
 
 
 def test_without_sub_folders_labels_count_the_images(tmp_path):
@@ -55,7 +65,7 @@ def test_without_sub_folders_labels_count_the_images(tmp_path):
 @pytest.mark.parametrize("size", [(3, 6, 6), (1, 6, 6), (3, 4, 12)])
 def test_pictures_are_cropped_at_the_centre_and_resized(tmp_path, size):
     wide = size[1:] == (4, 12)
-    picture = np.zeros((90, 80, 3) if wide else (40, 80, 3), np.uint8)
+    picture = np.zeros((90 if wide else 40, 80, 3), np.uint8)
     picture[(slice(32, 58),) if wide else (slice(None), slice(20, 60))] = 200
     Image.fromarray(picture).save(tmp_path / "a.png")
     (found,) = from_folder(str(tmp_path), size, 2).images
@@ -64,15 +74,12 @@ def test_pictures_are_cropped_at_the_centre_and_resized(tmp_path, size):
     assert found.min() > 170
 
 
-@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "1", "LA"])
-def test_pictures_of_any_mode_can_be_read(tmp_path, mode):
-    Image.new("RGB", (9, 9), (255, 255, 255)).convert(mode).save(tmp_path / "a.png")
-    for channels in (1, 3):
-        (found,) = from_folder(str(tmp_path), (channels, 5, 5), 2).images
-        assert found.shape == (channels, 5, 5) and found.min() >= 250
-
-
-def test_a_photo_held_upright_stays_upright(tmp_path):
+def test_pictures_of_any_mode_can_be_read_and_one_held_upright_stays_upright(tmp_path):
+    for mode in ("L", "RGB", "RGBA", "P", "1", "LA"):
+        Image.new("RGB", (9, 9), (255, 255, 255)).convert(mode).save(tmp_path / "a.png")
+        for channels in (1, 3):
+            (found,) = from_folder(str(tmp_path), (channels, 5, 5), 2).images
+            assert found.shape == (channels, 5, 5) and found.min() >= 250, mode
     pixels = np.zeros((8, 8, 3), np.uint8)
     pixels[:, :4] = 255
     exif = Image.Exif()
@@ -80,23 +87,6 @@ def test_a_photo_held_upright_stays_upright(tmp_path):
     Image.fromarray(pixels).save(tmp_path / "a.png", exif=exif)
     (found,) = from_folder(str(tmp_path), (3, 8, 8), 2).images
     assert (found[:, :4] == 255).all() and (found[:, 4:] == 0).all()
-
-
-def test_bad_folders_give_one_sentence(tmp_path, sorted_folder):
-    def refuse(kind, match, path, size=(3, 8, 8), classes=5):
-        with refused(match=match, kind=kind):
-            from_folder(str(path), size, classes)
-
-    refuse(ConfigError, "missing is no folder", tmp_path / "missing")
-    (tmp_path / "empty").mkdir()
-    refuse(DataError, "empty holds no images", tmp_path / "empty")
-    refuse(ConfigError, "2 sub-folders, but the network has 1 outputs", sorted_folder, classes=1)
-    refuse(ConfigError, r"\[4, 8, 8\] has 4 channels", sorted_folder, size=(4, 8, 8))
-    (sorted_folder / "red" / "bad.png").write_bytes(b"\x89PNG no more")
-    refuse(DataError, r"bad\.png cannot be read as an image", sorted_folder)
-    (sorted_folder / "red" / "bad.png").unlink()
-    write(sorted_folder / "outside.png", (1, 2, 3))
-    refuse(DataError, "in sub-folders and outside", sorted_folder)
 
 
 def test_a_data_set_is_resized_and_its_classes_take_turns():
@@ -119,10 +109,9 @@ def test_embedded_pictures_come_in_the_networks_size(size):
 
 def test_pixels_of_ones_own():
     pixels = data(30, 3).images
-    found = from_pixels(pixels, None, (3, 8, 8), 4)
-    assert found.labels[:4].tolist() == [0, 1, 2, 3] and not found.labelled
-    given = from_pixels(pixels, [0, 1] * 15, (3, 8, 8), 2)
-    assert given.labels.tolist() == [0, 1] * 15 and given.labelled
+    for given, labels in ((None, [0, 1, 2, 3] * 7 + [0, 1]), ([0, 1] * 15, [0, 1] * 15)):
+        found = from_pixels(pixels, given, (3, 8, 8), max(labels) + 1)
+        assert found.labels.tolist() == labels and found.labelled == (given is not None)
     for wrong, labels, match in (
         (pixels / 255.0, None, "is not uint8"),
         (pixels[0], None, "is not uint8"),
@@ -147,9 +136,8 @@ def test_the_first_image_of_a_batch_is_the_same_at_every_size_and_inputs_are_shi
 
 
 def test_an_answer_is_told_from_enough_others_under_every_batch_size():
-    many = from_dataset(data(400, 4), (3, 8, 8), 4)
+    many, few = (from_dataset(data(count, 4), (3, 8, 8), 4) for count in (400, 24))
     assert len(many.pool(4, 4)) == samples.POOL and len(many.pool(4, 50)) == 200
-    few = from_dataset(data(24, 4), (3, 8, 8), 4)
     assert len(few.pool(4, 4)) == 24
     few.check(4, 4)
     others = f"24 images, .* takes 25, .*, and {samples.OTHERS} others"
@@ -157,10 +145,8 @@ def test_an_answer_is_told_from_enough_others_under_every_batch_size():
         few.check(4, 5)
     with refused(kind=DataError):
         few.check(13, 2)
-
-
-@pytest.mark.parametrize(("scale", "needed"), [("laptop", 24), ("paper", 80)])
-def test_the_documentation_says_how_many_images_it_takes(scale, needed):
-    settings = Settings(scale=scale)
-    assert samples.Samples.needed(settings.amounts[0], settings.batches[-1]) == needed
-    assert f"{needed} at" in (ROOT / "docs" / "audit.md").read_text()
+    # The documentation says how many it takes.
+    for scale, needed in (("laptop", 24), ("paper", 80)):
+        settings = Settings(scale=scale)
+        assert samples.Samples.needed(settings.amounts[0], settings.batches[-1]) == needed
+        assert f"{needed} at" in (ROOT / "docs" / "audit.md").read_text()

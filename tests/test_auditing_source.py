@@ -12,46 +12,39 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
+from torch.nn.utils import parametrizations, prune
 
-from audited import refused
-from gradleak.errors import DataError, GradleakError
+import gradleak
+from audited import Net, refused
+from gradleak.errors import DataError, GradleakError, NotApplicable
 from gradleak_audit.attack.samples import from_folder
 from gradleak_audit.read import source as reader
-from gradleak_audit.read.model_checks import check_network
+from gradleak_audit.read.client import check_training, deltas, gradient
+from gradleak_audit.read.conversion import convert
+from gradleak_audit.read.fx_graph import read
+from gradleak_audit.read.model_checks import FROZEN, HALF, check_network, own_copy
 from gradleak_audit.read.source import from_file, from_torchvision, load_weights
 
+SIZE = (1, 6, 6)
 # Damages of a file of each format: of 2,400 random ones, 42 once escaped as other errors.
 DAMAGES = 400
 GOOD = """
     import torch
     from torch import nn
     import beside
-
     def build(width=4):
         return nn.Sequential(nn.Flatten(), nn.Linear(beside.SIDE, width))
-
     class Net(nn.Sequential):
         def __init__(self):
             super().__init__(nn.Flatten(), nn.Linear(4, 2))
-
     def number():
         return 3
-
     def broken():
         raise ValueError("no width")
-
     def leaves():
         raise SystemExit(3)
-
     def stopped():
         raise KeyboardInterrupt
-
-    def lazy():
-        return nn.Sequential(nn.LazyLinear(3))
-
-    def one_of():
-        return Net
-
     constant = 1
 """
 
@@ -59,18 +52,13 @@ GOOD = """
 @pytest.fixture
 def file(tmp_path):
     (tmp_path / "beside.py").write_text("SIDE = 4\n")
-    path = tmp_path / "mine.py"
-    path.write_text(textwrap.dedent(GOOD))
-    return str(path)
+    (tmp_path / "mine.py").write_text(textwrap.dedent(GOOD))
+    return str(tmp_path / "mine.py")
 
 
-def test_a_function_a_class_and_torchvision_give_networks(file):
+def test_networks_are_made_by_a_seed_which_leaves_the_generator_alone(file):
     assert from_file(file, "build", {"width": 7}, 0)[1].out_features == 7
-    assert isinstance(from_file(file, "Net", {}, 0)[1], nn.Linear)
     assert from_torchvision("resnet18", {"num_classes": 5}, 0).fc.out_features == 5
-
-
-def test_a_seed_draws_the_same_weights_and_leaves_the_generator_alone(file):
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -86,8 +74,6 @@ def test_a_seed_draws_the_same_weights_and_leaves_the_generator_alone(file):
         ("buidl", {}, ("near to it: build",)),
         ("constant", {}, ("has no factory 'constant'",)),
         ("number", {}, ("what the factory 'number' of ", "is of type int, not a torch.nn.Module")),
-        ("lazy", {}, ("0.weight of Sequential has no shape yet", "pass an image")),
-        ("one_of", {}, ("is the class Net, not a network of it; give Net(…)",)),
         ("broken", {}, ("the factory 'broken' of", "fails with ValueError (line", "no width")),
         ("leaves", {}, ("fails with SystemExit (line", "ends Python with sys.exit")),
         ("build", {"depth": 3}, ("fails with TypeError", "depth", "arguments:")),
@@ -98,32 +84,25 @@ def test_a_factory_that_gives_no_network_is_one_sentence(file, factory, argument
         from_file(file, factory, arguments, 0)
 
 
-def test_a_person_can_stop_a_factory(file):
+def test_a_person_can_stop_a_factory_and_torchvision_lacks_some_names(file):
     with pytest.raises(KeyboardInterrupt):
         from_file(file, "stopped", {}, 0)
-
-
-def test_a_name_that_torchvision_lacks_is_one_sentence():
     with refused("no classifier 'resnet19'", "resnet18"):
         from_torchvision("resnet19", {}, 0)
 
 
-@pytest.mark.parametrize(
-    ("content", "part"),
-    [
+def test_a_file_that_does_not_import_is_one_sentence(tmp_path):
+    with refused("does not exist"):
+        from_file(str(tmp_path / "bad.py"), "build", {}, 0)
+    for k, (content, part) in enumerate((
         ("import sys\nsys.exit(4)\n", "line 2: it ends Python with sys.exit"),
         ("import nothing_like_it\n", "line 1: No module named 'nothing_like_it'"),
         ("x = 1\ndef build(:\n", "line 2: invalid syntax"),
         ("\n\nraise RuntimeError('boom')\n", "line 3: boom"),
-    ],
-)
-def test_a_file_that_does_not_import_is_one_sentence(tmp_path, content, part):
-    path = tmp_path / "bad.py"
-    path.write_text(content)
-    with refused("cannot be imported", part):
-        from_file(str(path), "build", {}, 0)
-    with refused("does not exist"):
-        from_file(str(tmp_path / "none.py"), "build", {}, 0)
+    )):  # fmt: skip
+        (tmp_path / f"bad{k}.py").write_text(content)
+        with refused("cannot be imported", part):
+            from_file(str(tmp_path / f"bad{k}.py"), "build", {}, 0)
 
 
 def net():
@@ -162,24 +141,17 @@ def test_a_pickle_is_refused_and_its_code_not_run(tmp_path, monkeypatch):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize(
-    ("change", "parts"),
-    [
-        (lambda s: s.pop("1.bias"), ("it lacks 1.bias",)),
-        (lambda s: s.update(more=torch.ones(1)), ("it has more",)),
-        (lambda s: s.update({"a\nb": torch.ones(1)}), (r"it has 'a\nb'",)),
-        (lambda s: s.update({"1.weight": torch.ones(3, 4)}), ("1.weight", "[3, 4]", "[2, 4]")),
-        (lambda s: s.update({"1.weight": torch.full((2, 4), torch.nan)}), ("holds NaN",)),
-    ],
-)
-def test_weights_of_another_network_are_one_sentence(tmp_path, change, parts):
-    state = dict(net().state_dict())
-    change(state)
-    save_file(state, tmp_path / "w.safetensors")
-    not_loaded(net(), tmp_path / "w.safetensors", "weights: ", *parts)
-
-
-def test_files_that_hold_no_weights_are_one_sentence(tmp_path):
+def test_weights_of_another_network_and_files_without_any_are_one_sentence(tmp_path):
+    for more, *parts in (
+        ({"1.bias": None}, "it lacks 1.bias"),
+        ({"more": torch.ones(1)}, "it has more"),
+        ({"a\nb": torch.ones(1)}, r"it has 'a\nb'"),
+        ({"1.weight": torch.ones(3, 4)}, "1.weight", "[3, 4]", "[2, 4]"),
+        ({"1.weight": torch.full((2, 4), torch.nan)}, "holds NaN"),
+    ):
+        state = {k: v for k, v in (net().state_dict() | more).items() if v is not None}
+        save_file(state, tmp_path / "w.safetensors")
+        not_loaded(net(), tmp_path / "w.safetensors", "weights: ", *parts)
     (tmp_path / "w.safetensors").write_bytes(b"not tensors")
     torch.save([torch.ones(1)], tmp_path / "list.pth")
     torch.save({"epoch": 3}, tmp_path / "point.pth")
@@ -193,10 +165,6 @@ def test_files_that_hold_no_weights_are_one_sentence(tmp_path):
         not_loaded(net(), tmp_path / name, part)
 
 
-def quantised(value):
-    return torch.quantize_per_tensor(value, 0.1, 0, torch.qint8)
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("change", "parts"),
@@ -206,7 +174,7 @@ def quantised(value):
         (lambda v: v.to(torch.complex64) * 1j, ("torch.complex64", "not floating point")),
         (lambda v: v.to_sparse(), ("torch.float32", "sparse")),
         (lambda v: v.to("meta"), ("torch.float32", "meta")),
-        (quantised, ("torch.qint8", "quantised")),
+        (lambda v: torch.quantize_per_tensor(v, 0.1, 0, torch.qint8), ("torch.qint8", "quantised")),
         (lambda v: v.double() + 1e300, ("torch.float64", "float32")),
         (lambda v: v.double() - torch.inf, ("torch.float64", "NaN or infinity")),
     ],
@@ -220,20 +188,16 @@ def test_numbers_that_a_network_cannot_hold_are_refused(tmp_path, change, parts)
     assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_other_floating_point_numbers_are_converted(tmp_path, dtype):
-    source, found = normed(), normed()
-    state = {k: v.to(dtype) if v.is_floating_point() else v for k, v in source.state_dict().items()}
-    torch.save(state, tmp_path / "w.pth")
-    load_weights(found, str(tmp_path / "w.pth"))
-    assert torch.equal(found[0].weight, state["0.weight"].float())
-
-
-def test_what_overflows_a_network_of_half_precision_is_refused(tmp_path):
-    state = {key: value + 1e5 for key, value in net().state_dict().items()}
-    torch.save(state, tmp_path / "w.pth")
-    load_weights(net(), str(tmp_path / "w.pth"))
-    not_loaded(net().half(), tmp_path / "w.pth", "1.weight", "float16")
+def test_other_floating_point_numbers_are_converted_unless_they_overflow(tmp_path):
+    path = tmp_path / "w.pth"
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        found, state = normed(), normed().to(dtype).state_dict()
+        torch.save(state, path)
+        load_weights(found, str(path))
+        assert torch.equal(found[0].weight, state["0.weight"].float())
+    torch.save({key: value + 1e5 for key, value in net().state_dict().items()}, path)
+    load_weights(net(), str(path))
+    not_loaded(net().half(), path, "1.weight", "float16")
 
 
 def test_integer_buffers_take_whole_numbers(tmp_path):
@@ -292,12 +256,95 @@ def test_only_regular_files_are_read(tmp_path):
     os.mkfifo(tmp_path / "w.pth")
     not_loaded(net(), tmp_path / "w.pth", "w.pth is no regular file")
     not_loaded(net(), "/dev/zero", "/dev/zero is no regular file")
-    folder = tmp_path / "images"
-    folder.mkdir()
-    Image.new("RGB", (4, 4)).save(folder / "a.png")
-    os.mkfifo(folder / "z.png")
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (4, 4)).save(tmp_path / "images" / "a.png")
+    os.mkfifo(tmp_path / "images" / "z.png")
     with refused("z.png is no regular file", kind=DataError):
-        from_folder(str(folder), (3, 4, 4), 2)
+        from_folder(str(tmp_path / "images"), (3, 4, 4), 2)
+
+
+def conv_net(conv=None):
+    return nn.Sequential(conv or nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("build", "part"),
+    [
+        (lambda: nn.Linear, "network is the class Linear, not a network of it; give Linear(…)"),
+        (lambda: 3, "network is of type int, not a torch.nn.Module"),
+        (
+            lambda: nn.Sequential(torch.jit.script(net())),
+            "0 of Sequential is a ScriptModule, which",
+        ),
+        (lambda: torch.compile(net()), "is compiled, which hides its layers; give the network as"),
+        (
+            lambda: nn.Sequential(nn.LazyLinear(3)),
+            "0.weight of Sequential has no shape yet, since its",
+        ),
+        (lambda: conv_net(nn.utils.weight_norm(nn.Conv2d(1, 2, 3))), "cannot be copied"),
+        (
+            lambda: conv_net(prune.l1_unstructured(nn.Conv2d(1, 2, 3), "weight", 0.5)),
+            "prune.remove",
+        ),
+    ],
+)
+def test_what_cannot_be_audited_is_one_sentence(build, part):
+    with refused(part):
+        own_copy(build())
+
+
+def test_half_precision_is_taken_in_single_doubles_stay_and_frozen_parameters_are_told():
+    for dtype in (torch.float16, torch.bfloat16):
+        module = conv_net().to(dtype)
+        found, notes = own_copy(module)
+        assert notes == [HALF] and next(module.parameters()).dtype == dtype
+        assert {value.dtype for value in found.parameters()} == {torch.float32}
+        convert(read(found, SIZE), found, "net")
+    module = conv_net().double().requires_grad_(False)
+    found, notes = own_copy(module)
+    assert notes == [FROZEN] and next(found.parameters()).dtype == torch.float64
+    assert all(value.requires_grad for value in found.parameters())
+    assert not any(value.requires_grad for value in module.parameters())
+    assert own_copy(net())[1] == []
+
+
+@pytest.mark.parametrize("norm", [parametrizations.weight_norm, nn.utils.spectral_norm])
+def test_a_weight_that_is_computed_is_unreadable(norm):
+    found, _ = own_copy(conv_net(norm(nn.Conv2d(1, 2, 3))))
+    reading = read(found, SIZE)
+    with refused(match="^0 computes its weight from other parameters", kind=NotApplicable):
+        convert(reading, found, "net")
+    assert gradient(found, np.ones((1, *SIZE)), np.array([0]), "cross_entropy", "training")
+    names = [layer.name for layer in reading.layers if layer.is_linear]
+    assert names == ["3"]
+    assert deltas(found, np.ones(SIZE), 0, "cross_entropy", "training", names)["3"].any()
+
+
+def trained(given):
+    def run(net, x):
+        scores = net.fc(x.flatten(1))
+        return given(scores) if net.training else scores
+
+    return Net(run, fc=nn.Linear(36, 3))
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        (lambda z: (z, z), r"Net gives tuple in training mode, but 2 rows of 3 class scores"),
+        (lambda z: z[:, :2], r"gives \[2, 2\] in training mode"),
+        (lambda z: z @ z, r"takes no images of 1x6x6 in training mode \(.*\); take mode: eval"),
+    ],
+)
+def test_a_network_that_gives_something_else_in_training_is_refused_there(given, part):
+    module = trained(given).eval()
+    with refused(match=part):
+        check_training(module, SIZE, 3)
+    assert not module.training
+    with refused(match=part):
+        gradleak.audit(module, SIZE, scale="smoke")
+    check_training(trained(nn.Identity()), SIZE, 3)
 
 
 @pytest.mark.parametrize("name", ['a"b', "a\nb", "class"])

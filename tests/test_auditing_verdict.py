@@ -1,4 +1,4 @@
-"""Verdicts: what is read, what chance would match, and the words for it."""
+"""Verdicts and the words for them; what a change did to a leak over pairs, and what it costs."""
 
 import re
 from dataclasses import replace
@@ -8,12 +8,22 @@ import pytest
 from scipy.stats import binomtest
 
 import audit_samples
-from audit_samples import price
+import audited
+from audit_samples import not_applicable, price
+from audited import CPU, bench, changes, network_of, pooled, solvable
+from gradleak.client.defences.gaussian_noise import GaussianNoise
+from gradleak.training.data import divide
+from gradleak.training.engine import Trainer
+from gradleak.training.recipe import Recipe
 from gradleak_audit.attack.attack_suite import UNLOCK
 from gradleak_audit.attack.samples import from_embedded
 from gradleak_audit.attack.trials import Best, Judge, case
+from gradleak_audit.mitigate import mitigation_cost
+from gradleak_audit.mitigate.mitigation_cost import Defended
+from gradleak_audit.mitigate.mitigation_effect import SHOWN, effect, leak
 from gradleak_audit.report.verdict import Facts, p_value, ranking, verdict
 
+photos = pytest.fixture(scope="module")(audited.photos)
 PHOTOS = {"images": "embedded pictures, photos10 (train)", "gallery": 119}
 SETTING = audit_samples.SETTING.model_copy(update={"count": 4, **PHOTOS})
 STRUCTURE = audit_samples.structure(critical="conv1", index=12)
@@ -34,8 +44,7 @@ def judge(request):
 
 
 def test_a_picture_of_one_colour_is_never_read(judge):
-    for number in range(40):
-        original = judge.pool[number]
+    for number, original in enumerate(judge.pool[:40]):
         for colour in (original.mean((1, 2)), np.median(original, (1, 2)), 0.0, 0.5, 1.0):
             plain = np.broadcast_to(np.reshape(colour, (-1, 1, 1)), original.shape)
             assert not scored(judge, number, plain).readable, number
@@ -63,26 +72,18 @@ def test_any_answer_to_any_image_of_a_batch_counts(judge):
     np.testing.assert_array_equal(found.picture, judge.pool[2])
     # The same answer to everything matches one picture at most.
     assert sum(scored(judge, k, blank).matched for k in range(40)) <= 1
-
-
-def test_below_the_window_of_ssim_psnr_decides():
+    # Below the window of SSIM PSNR decides.
     pool = np.random.default_rng(0).random((30, 3, 5, 5))
     found = scored(Judge(pool), 0, pool[0])
     assert found.ssim is None and found.readable
     assert not scored(Judge(pool), 0, np.full_like(pool[0], 0.5)).readable
 
 
-def run(image, seed, readable=False, matched=False, ssim=0.2, status="ok"):
-    more = {"readable": readable, "matched": matched, "status": status}
-    values = (ssim, 10.0) if status == "ok" else (None,)
-    reason = "" if status == "ok" else "It failed."
-    return audit_samples.run(image, seed, *values, reason=reason, **more)
-
-
 def runs(readable=(), matched=(), failed=()):
-    status = ["failed" if i in failed else "ok" for i in range(4)]
-    hits = [(i, s, i in readable, i in matched) for s in range(2) for i in range(4)]
-    return [run(*hit, status=status[hit[0]]) for hit in hits]
+    """Runs of four pictures in two draws."""
+    given = [(i, s, *((None,) if i in failed else (0.2, 10.0))) for s in range(2) for i in range(4)]
+    hits = [{"readable": one[0] in readable, "matched": one[0] in matched} for one in given]
+    return [audit_samples.run(*one, **hit) for one, hit in zip(given, hits, strict=True)]
 
 
 def plain(attack, **hits):
@@ -104,14 +105,13 @@ def test_one_picture_that_is_read_is_a_leak():
     found = judged(plain("search", readable=[0, 2]), plain("form", readable=[2]))
     assert found.grade == "leaks"
     assert "2 of 4 pictures could be read again by 2 of 2 attacks" in found.sentence
-
-
-def test_leaks_under_changes_and_malicious_servers_do_not_count():
-    found = judged(
-        plain("search"),
-        case("noise", "search", 1, runs(readable=[0, 1])),
-        case("none", "mkor", 4, runs(readable=[0, 1, 3])),
-    )
+    one = plain("search", readable=[0], matched=[0, 1, 3])
+    found = judged(one, case("none", "mkor", 4, runs()))
+    assert "3 of 4 led to the right picture among 119 others" in found.sentence
+    assert "could read none of the 4 pictures" in found.malicious
+    # Leaks under changes and to malicious servers do not count.
+    under, bad = case("noise", "search", 1, runs([0, 1])), case("none", "mkor", 4, runs([0, 1, 3]))
+    found = judged(plain("search"), under, bad)
     assert found.grade == "not shown"
     assert "could read 3 of 4 pictures again" in found.malicious
     assert "2 draws" in found.malicious
@@ -125,9 +125,13 @@ def test_matches_count_from_where_chance_ends(hits, grade):
     assert judged(one).grade == grade
 
 
-def test_more_attacks_make_matches_by_chance_likelier():
-    facts = replace(setting(gallery=39), rivals=40)
+def test_more_attacks_and_fewer_pictures_make_matches_by_chance_likelier():
     one = plain("search", matched=[0, 1])
+    # Weights that know classes leave fewer pictures to choose from.
+    facts = replace(FACTS, fresh=False, rivals=6)
+    assert p_value(one, facts) > p_value(one, FACTS)
+    assert judged(one).grade == "partly" and judged(one, facts=facts).grade == "not shown"
+    facts = replace(setting(gallery=39), rivals=40)
     parts = [*PARTS, part("c"), part("d"), part("e")]
     others = [plain(name) for name in ("form", "c", "d", "e")]
     assert judged(one, facts=facts).grade == "partly"
@@ -137,27 +141,17 @@ def test_more_attacks_make_matches_by_chance_likelier():
 def test_an_audit_without_an_answer_says_so():
     found = judged(plain("search", failed=range(4)))
     assert found.grade == "not shown"
-    assert "No attack gave an answer" in found.sentence
     assert any("8 of 8 runs ended without an answer" in limit for limit in found.limits)
-    nothing = judged()
-    assert "No attack gave an answer" in nothing.sentence
-
-
-def test_failed_runs_are_attempted_and_in_no_mean():
-    one = case("none", "search", 1, [run(0, 0, ssim=0.4), run(1, 0, status="failed")])
-    assert (one.attempted, one.ok, one.readable) == (2, 1, 0)
-    assert one.ssim.mean == one.ssim.low == 0.4
-    none = case("none", "form", 1, [run(0, 0, status="not_applicable")])
-    assert (none.attempted, none.ok, none.ssim) == (0, 0, None)
+    for nothing in (found, judged()):
+        assert "No attack gave an answer" in nothing.sentence
 
 
 def change(name, leak, ssim, accuracy=None, parameters=1.0, reason="", effect="helps"):
-    more = {"title": name, "reason": reason}
-    more["price"] = price(parameters=parameters, accuracy=accuracy, baseline=0.9)
+    kind, effect = ("none", "") if name == "none" else ("noise", effect)
+    more = {"price": price(parameters=parameters, accuracy=accuracy, baseline=0.9)}
     if leak is not None:
-        more |= {"read": round(4 * leak), "gradients": 4}
-        more["effect"] = "" if name == "none" else effect
-    kind = "none" if name == "none" else "noise"
+        more |= {"read": round(4 * leak), "gradients": 4, "effect": effect}
+    more |= {"title": name, "reason": reason}
     return audit_samples.change(name, kind, leak, ssim, "search", **more)
 
 
@@ -175,8 +169,7 @@ def test_changes_that_help_rank_by_what_is_left_and_then_by_price():
         change("untried", None, None, reason="It has no skip."),
     ]
     order = ["farther", "nearly", "cheap", "large", "costly", "weak"]
-    assert list(ranking(changes)) == order
-    assert list(ranking(changes[::-1])) == order
+    assert list(ranking(changes)) == list(ranking(changes[::-1])) == order
     advice = judged(plain("search"), changes=changes).advice
     assert "helped most: farther. 4 of 4 gradients could be read without it, 0 of 4" in advice
     assert "costs 80.0% of accuracy" in advice
@@ -193,8 +186,7 @@ def test_limits_name_what_was_not_tried_and_what_fell_away():
     locked = change("lock", 0.0, 0.1).model_copy(update={"kind": "lock"})
     found = judged(
         plain("search"),
-        case("lock", "search", 1, [run(0, 0, status="not_applicable")]),
-        case("lock", UNLOCK, 1, [run(0, 0, status="not_applicable")]),
+        *(not_applicable("lock", name, "It failed.") for name in ("search", UNLOCK)),
         parts=parts,
         changes=[change("none", 0.0, 0.1), locked],
     )
@@ -206,36 +198,130 @@ def test_limits_name_what_was_not_tried_and_what_fell_away():
     assert "Nothing is locked." not in text
     assert "Weights are fresh" in text and "stand-ins" in text
     assert "It has skips." in found.malicious
-    facts = replace(FACTS, fresh=False, stand_in=False)
-    given = judged(plain("search"), facts=facts)
+    given = judged(plain("search"), facts=replace(FACTS, fresh=False, stand_in=False))
     assert not re.search("fresh|stand-ins", " ".join(given.limits))
 
 
-@pytest.mark.parametrize(
-    ("count", "first", "words"),
-    [
+def test_words_of_a_verdict_are_sentences_and_one_gradient_is_no_plural():
+    for count, first, words in (
         (1, "1 gradient of one picture", "One gradient is little to go by: shares"),
         (4, "4 gradients of one picture", "4 gradients are few: shares of them"),
+    ):
+        found = judged(plain("search", readable=[1]), facts=setting(count=count))
+        assert any(text.startswith(words) for text in found.limits)
+        assert found.rests_on[0].startswith(first)
+        for text in (found.sentence, found.malicious, *found.rests_on, *found.limits):
+            assert re.match("[A-Z0-9]", text) and text.endswith(".") and "  " not in text
+
+
+def tried(change, **attacks):
+    """Cases of four gradients in two draws, with these SSIMs."""
+    return [
+        case(change, name, 1, [audit_samples.run(*divmod(i, 2), s) for i, s in enumerate(ssims)])
+        for name, ssims in attacks.items()
+    ]
+
+
+READ, NEAR, FAR = [0.9] * 8, [0.4] * 8, [0.2] * 8
+
+
+def test_a_gradient_counts_once_whatever_attack_or_draw_reads_it():
+    first, second = [0.9, 0.1, *[0.1] * 6], [0.1, 0.8, 0.1, 0.8, *[0.1] * 4]
+    found = leak(tried("none", a=first, b=second))
+    assert (found.read, found.gradients, found.leak, found.attack) == (2, 4, 0.5, "b")
+
+
+def test_failed_runs_read_nothing_and_without_an_answer_nothing_is_known():
+    quarter = leak(tried("none", a=[0.9, None, None, None, *[0.1] * 4]))
+    assert (quarter.read, quarter.gradients, quarter.leak) == (1, 4, 0.25)
+    none = leak(tried("none", a=[None] * 8))
+    assert (none.leak, none.attack) == (None, "a")
+    assert leak([not_applicable("none", "a", "It has no layer.")]).leak is None
+    assert leak([]).leak is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (READ, FAR, "helps"),
+        (FAR, READ, "worse"),
+        (NEAR, FAR, "helps"),
+        (READ, READ, "no difference shown"),
+        (READ, [0.86] * 8, "no difference shown"),
+        (FAR, [0.24] * 8, "no difference shown"),
+        ([*READ[:7], 0.1], [*FAR[:7], 0.15], "no difference shown"),
+        (READ[:2], FAR[:2], "no difference shown"),
+        (READ, [None] * 4 + FAR[:4], "inconclusive"),
+        (READ, [None] * 8, "inconclusive"),
     ],
 )
-def test_words_of_a_verdict_are_sentences_and_one_gradient_is_no_plural(count, first, words):
-    found = judged(plain("search", readable=[1]), facts=setting(count=count))
-    assert any(text.startswith(words) for text in found.limits)
-    assert found.rests_on[0].startswith(first)
-    for text in (found.sentence, found.malicious, *found.rests_on, *found.limits):
-        assert text[0].isupper() or text[0].isdigit()
-        assert text.endswith(".") and "  " not in text
+def test_only_what_chance_does_not_give_is_shown(before, after, expected):
+    found, p = effect(tried("none", a=before), tried("x", a=after))
+    shown = expected in ("helps", "worse")
+    assert found == expected and (p is not None and p < SHOWN) == shown
+    assert not shown or p == pytest.approx(2 / 2**8)  # eight pairs of one sign
 
 
-def test_weights_that_know_classes_leave_fewer_pictures_to_choose_from():
-    facts = replace(FACTS, fresh=False, rivals=6)
-    one = plain("search", matched=[0, 1])
-    assert p_value(one, facts) > p_value(one, FACTS)
-    assert judged(one).grade == "partly" and judged(one, facts=facts).grade == "not shown"
+def test_neither_an_attack_that_breaks_off_nor_a_leak_that_grows_counts_as_help():
+    before, grown = tried("none", a=[0.49, *NEAR[:7]]), tried("x", a=[0.5, *[0.3] * 7])
+    assert effect(before, grown)[0] == "no difference shown"
+    before = tried("none", a=READ, b=NEAR)
+    assert effect(before, tried("clip", a=[None] * 8, b=NEAR))[0] == "inconclusive"
+    assert effect(before, tried("clip", a=[None] * 8, b=READ))[0] == "no difference shown"
 
 
-def test_a_leak_names_matches_too_and_none_by_mkor_says_none():
-    one = plain("search", readable=[0], matched=[0, 1, 3])
-    found = judged(one, case("none", "mkor", 4, runs()))
-    assert "3 of 4 led to the right picture among 119 others" in found.sentence
-    assert "could read none of the 4 pictures" in found.malicious
+def test_a_training_without_a_defence_is_the_trainers_own_and_noise_changes_it(photos):
+    network, counts = network_of(pooled), {"train": 160, "validation": 20, "test": 100}
+    split = divide(photos.dataset(), counts, seed=0, offset=0.0, std=1.0, device=CPU)
+    recipe = Recipe(2, 16, 0.05, crop=0, flip=False, precision="float32")
+    plain = Trainer(network.chain, network.weights(0), split, recipe, 0).run()
+    ours = Defended(network, split, recipe, None).run()
+    noise = GaussianNoise(level=1.0)
+    noisy, again = (Defended(network, split, recipe, noise).run() for _ in range(2))
+    for name, value in plain.last.items():
+        np.testing.assert_array_equal(ours.last[name], value)
+        np.testing.assert_array_equal(noisy.last[name], again.last[name])
+    assert np.abs(noisy.last["fc1.weight"] - plain.last["fc1.weight"]).max() > 1e-4
+
+
+def test_accuracy_is_learnt_at_the_rate_of_the_unchanged_network_or_explained(photos, monkeypatch):
+    chosen = changes(network_of(pooled))["none"]
+
+    def learnt(*rates, images=photos):
+        monkeypatch.setattr(mitigation_cost, "RATES", rates or mitigation_cost.RATES)
+        return mitigation_cost.accuracies([chosen], bench(images), "laptop")["none"]
+
+    assert learnt()[0] > 0.3  # chance is 0.1
+    unlabelled = replace(photos, labelled=False)
+    assert learnt(images=unlabelled) == (None, "The images have no classes to learn.")
+    few = replace(photos, images=photos.images[:3], labels=photos.labels[:3])
+    assert "too few images" in learnt(images=few)[1]
+    assert learnt(1e-6, 0.05) == learnt(0.05, 1e30) == learnt(0.05) > learnt(1e-6)
+    assert learnt(1e30) == (None, "Its training diverged.")
+
+
+def test_a_step_s_time_is_without_drawing_weights_and_changes_take_turns(photos, monkeypatch):
+    network = network_of(solvable)
+    clock, turns = [0.0], []
+
+    def weights(draw):
+        clock[0] += 100.0
+        return network.weights(draw)
+
+    class Slow:
+        def __init__(self, seconds):
+            self.seconds = seconds
+
+        def apply(self, client, gradients, seed):
+            clock[0] += self.seconds
+            turns.append(self.seconds)
+            return gradients
+
+    monkeypatch.setattr(mitigation_cost.time, "perf_counter", lambda: clock[0])
+    unchanged = changes(network)["none"]
+    drawn = replace(unchanged, network=replace(network, weights=weights))
+    wanted = {"a": 0.25, "b": 0.5}
+    tried = [replace(drawn, id=name, defence=Slow(wanted[name])) for name in wanted]
+    tried.append(replace(unchanged, id="c", network=None))
+    assert mitigation_cost.step_seconds(tried, bench(photos)) == wanted
+    assert turns == [0.25, 0.5] * (mitigation_cost.REPEATS + 1)

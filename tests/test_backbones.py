@@ -5,6 +5,7 @@ import io
 import pickle
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +14,15 @@ import safetensors.torch
 import torch
 import torchvision
 
-import rule_trees
+import faults
 from backbone_files import tensors, write
+from conftest import refused
 from gradleak.data import backbones
 from gradleak.runtime.artifacts import read_tensors
-from refusals import refused
-from settings_files import whole
-
-NETWORKS = tuple(backbones.BACKBONES)
+from pipeline_trees import build, whole
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", backbones.BACKBONES)
 def test_torchvisions_files_and_ours_are_read_alike(network, tmp_path):
     expected = tensors(network)
     (ours,) = write(tmp_path, network)
@@ -49,10 +48,10 @@ def test_files_are_found_under_their_names_ours_first(tmp_path):
 
 
 def test_what_is_missing_says_how_to_get_it(tmp_path):
-    words = backbones.missing("vgg")
+    words, path = backbones.missing("vgg"), tmp_path / "vgg.safetensors"
     assert "vgg16-397923af.pth" in words and "lpips/vgg.safetensors in data.root" in words
-    with refused(tmp_path / "vgg.safetensors", "is missing", "lpips/vgg.safetensors"):
-        backbones.read(tmp_path / "vgg.safetensors", "vgg")
+    with refused(path, "is missing", "lpips/vgg.safetensors"):
+        backbones.read(path, "vgg")
 
 
 class Harm:
@@ -62,38 +61,32 @@ class Harm:
         return Path.touch, (Path("harmed"),)
 
 
-def saved(content, size=None):
-    """The first bytes of what PyTorch saves."""
+def saved(content):
     file = io.BytesIO()
     torch.save(content, file)
-    return file.getvalue()[:size]
+    return file.getvalue()
 
 
 OURS, THEIRS, PAGE = "alex.safetensors", "alexnet_features.pth", b"<html>Not found</html>" * 100
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        (OURS, lambda: safetensors.torch.save(tensors("alex"))[:5000]),
-        (OURS, lambda: PAGE),
-        (THEIRS, lambda: PAGE),
-        (THEIRS, lambda: pickle.dumps(Harm(), protocol=2)),
-        (THEIRS, lambda: saved(tensors("alex"), 100_000)),
-        (THEIRS, lambda: saved(torch.zeros(3))),
-    ],
-)
-def test_a_damaged_file_is_refused(name, content, tmp_path, monkeypatch):
+def test_a_damaged_file_or_one_of_something_else_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / name
-    path.write_bytes(content())
-    with refused(path, "AlexNet", "damaged or holds something else", "delete it"):
-        backbones.read(path, "alex")
-    assert not Path("harmed").exists()
-
-
-def test_a_file_of_something_else_is_refused(tmp_path):
-    path, key, alex = tmp_path / OURS, "features.3.weight", tensors("alex")
+    key, alex = "features.3.weight", tensors("alex")
+    for name, content in (
+        (OURS, safetensors.torch.save(alex)[:5000]),
+        (OURS, PAGE),
+        (THEIRS, PAGE),
+        (THEIRS, pickle.dumps(Harm(), protocol=2)),
+        (THEIRS, saved(alex)[:100_000]),
+        (THEIRS, saved(torch.zeros(3))),
+    ):
+        path = tmp_path / name
+        path.write_bytes(content)
+        with refused(path, "AlexNet", "damaged or holds something else", "delete it"):
+            backbones.read(path, "alex")
+        assert not Path("harmed").exists()
+    path = tmp_path / OURS
     for change, words in (
         (tensors("vgg"), "features.0.weight has shape (64, 3, 3, 3) where (64, 3, 11, 11)"),
         ({key: alex[key].half()}, f"{key} has type float16 where float32"),
@@ -110,102 +103,92 @@ def test_files_and_checksums_are_torchvisions():
     for network, kind in (("alex", "AlexNet"), ("squeeze", "SqueezeNet1_1"), ("vgg", "VGG16")):
         weights = getattr(torchvision.models, f"{kind}_Weights").IMAGENET1K_V1
         remote = backbones.BACKBONES[network].remote()
-        assert remote.urls == (weights.url,)
+        assert (remote.urls, remote.algorithm) == ((weights.url,), "sha256")
         assert remote.name == weights.url.rpartition("/")[2]
         assert remote.name.endswith(f"-{remote.digest}.pth") and len(remote.digest) == 8
-        assert remote.algorithm == "sha256"
 
 
 @pytest.fixture
-def served(server, monkeypatch):
-    """A server that has an untrained AlexNet under a name with its checksum."""
+def served(server, monkeypatch, tmp_path):
+    """An untrained AlexNet on a server under a name with its checksum; a way to make ours."""
     content = saved({**tensors("alex"), "classifier.1.weight": torch.ones(2, 2)})
-    name = f"alexnet-owt-{hashlib.sha256(content).hexdigest()[:8]}.pth"
-    server.files[name] = content
-    own = replace(backbones.BACKBONES["alex"], file=name)
+    sha256 = hashlib.sha256(content).hexdigest()
+    server.name, server.content, server.sha256 = f"alexnet-{sha256[:8]}.pth", content, sha256
+    server.files[server.name] = content
+    own = replace(backbones.BACKBONES["alex"], file=server.name)
     monkeypatch.setitem(backbones.BACKBONES, "alex", own)
+    server.path = tmp_path / "lpips" / OURS
+    server.path.parent.mkdir()
+    server.make = partial(backbones.make, server.path, "alex", server.url)
     return server
 
 
-def test_a_network_from_server_to_safetensors(served, tmp_path):
-    path = tmp_path / "lpips" / "alex.safetensors"
-    backbones.make(path, "alex", served.url)
-    assert [each.name for each in path.parent.iterdir()] == ["alex.safetensors"]
-    found, metadata = read_tensors(path)
-    assert found.keys() == tensors("alex").keys() == backbones.read(path, "alex").keys()
-    name, content = next(iter(served.files.items()))
-    sha256 = hashlib.sha256(content).hexdigest()
-    assert metadata["provenance"]["sources"] == {name: sha256}
-    before = path.read_bytes()
-    backbones.make(path, "alex", served.url)
-    assert path.read_bytes() == before
+def names(folder):
+    return sorted(each.name for each in folder.iterdir())
 
 
-@pytest.mark.parametrize("features", [False, True])
-def test_a_file_put_there_by_hand_is_taken_and_kept(features, served, tmp_path):
-    folder = tmp_path / "lpips"
-    folder.mkdir()
-    by_hand = folder / backbones.file_names("alex")[2 if features else 1]
-    by_hand.write_bytes(next(iter(served.files.values())))
-    backbones.make(folder / "alex.safetensors", "alex", served.url)
+def test_a_network_from_server_to_safetensors(served):
+    served.path.parent.rmdir()
+    served.make()
+    assert names(served.path.parent) == [OURS]
+    found, metadata = read_tensors(served.path)
+    assert found.keys() == tensors("alex").keys() == backbones.read(served.path, "alex").keys()
+    assert metadata["provenance"]["sources"] == {served.name: served.sha256}
+    before = served.path.read_bytes()
+    served.make()
+    assert served.path.read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", [1, 2])
+def test_a_file_put_there_by_hand_is_taken_and_kept(kind, served):
+    by_hand = served.path.with_name(backbones.file_names("alex")[kind])
+    by_hand.write_bytes(served.content)
+    served.make()
     assert served.requests == []
-    assert sorted(each.name for each in folder.iterdir()) == ["alex.safetensors", by_hand.name]
+    assert names(served.path.parent) == [OURS, by_hand.name]
 
 
-def test_an_altered_official_file_is_refused(served, tmp_path):
-    name, content = next(iter(served.files.items()))
-    (tmp_path / name).write_bytes(content[:-1])
-    with refused(name, "SHA-256 begins with", "delete it"):
-        backbones.make(tmp_path / "alex.safetensors", "alex", served.url)
-    (tmp_path / name).unlink()
-    served.files[name] = content[:-1]
-    with refused(served.url, name, "truncated or altered", "data.mirrors"):
-        backbones.make(tmp_path / "alex.safetensors", "alex", served.url)
-    assert not (tmp_path / "alex.safetensors").exists()
-
-
-def test_without_a_server_it_says_where_the_file_belongs(served, tmp_path):
+def test_an_altered_or_absent_official_file_is_refused(served):
+    there = served.path.with_name(served.name)
+    there.write_bytes(served.content[:-1])
+    with refused(served.name, "SHA-256 begins with", "delete it"):
+        served.make()
+    there.unlink()
+    served.files[served.name] = served.content[:-1]
+    with refused(served.url, served.name, "truncated or altered", "data.mirrors"):
+        served.make()
     served.files.clear()
     # And not the arrays, as for a data set.
-    with refused(served.url, "HTTP 404", f"or put the file into {tmp_path / 'lpips'} by hand."):
-        backbones.make(tmp_path / "lpips" / "alex.safetensors", "alex", served.url)
+    with refused(served.url, "HTTP 404", f"or put the file into {served.path.parent} by hand."):
+        served.make()
+    assert not served.path.exists()
 
 
-SCORES = "results/scores/embedded-smoke/{}/cnn3_v1_tanh/none/rgap.csv"
-
-
-@pytest.fixture(scope="module")
-def workflow(tmp_path_factory):
-    """The rules up to scores, with one and the same experiment for two papers."""
-    folder = tmp_path_factory.mktemp("workflow")
-    settings = whole()
-    settings["scale"] = "smoke"
-    pair = settings["experiments"]["copa_pair"]
-    settings["experiments"]["fedkl_pair"] = {**pair, "paper": "fedkl"}
-    rule_trees.build(folder, ("data", "models", "training", "attack"), settings)
-    return folder
+PAIRS = "results/scores/embedded-smoke/{}_pair/cnn3_v1_tanh/none/rgap.csv"
+SCORES = [PAIRS.format(paper) for paper in ("fedkl", "copa")]
 
 
 def dry_run(folder, *targets):
     """Networks that would be made, and the inputs of the scores of either paper."""
-    done = rule_trees.run(folder, "--dry-run", "--verbose", *targets)
+    done = faults.run(folder, "--cores", 1, "--dry-run", "--verbose", *targets)
     assert done.returncode == 0, done.stdout
     made = re.findall(r"^lpips_network +(\d+)$", done.stdout, re.MULTILINE)
     jobs = re.findall(r"input: ([^\n]*)\n +output: (\S+)\n", done.stdout)
     inputs = {output: named.split(", ") for named, output in jobs}
-    return sum(map(int, made[:1])), *(
-        inputs.get(SCORES.format(f"{p}_pair")) for p in ("fedkl", "copa")
-    )
+    return sum(map(int, made[:1])), *map(inputs.get, SCORES)
 
 
-def test_what_is_there_is_an_input_of_fedkls_scores_and_made_by_no_rule(workflow):
-    scores = [SCORES.format(f"{paper}_pair") for paper in ("fedkl", "copa")]
-    made = [f"data/lpips/{network}.safetensors" for network in NETWORKS]
-    number, fedkl, copa = dry_run(workflow, *made, *scores)
+def test_what_is_there_is_an_input_of_fedkls_scores_and_made_by_no_rule(tmp_path):
+    settings = whole() | {"scale": "smoke"}
+    pair = settings["experiments"]["copa_pair"]
+    settings["experiments"]["fedkl_pair"] = {**pair, "paper": "fedkl"}
+    build(tmp_path, ("data", "models", "training", "attack"), settings)
+    made = [f"data/lpips/{network}.safetensors" for network in backbones.BACKBONES]
+    number, fedkl, copa = dry_run(tmp_path, *made, *SCORES)
     assert number == 3
     weights = ["data/lpips/alex.safetensors", "data/lpips/vgg16-397923af.pth"]
-    (workflow / "data" / "lpips").mkdir(parents=True)
+    (tmp_path / "data" / "lpips").mkdir(parents=True)
     for name in weights:
-        (workflow / name).write_bytes(b"")
-    assert dry_run(workflow, *scores) == (0, [*fedkl, *weights], copa)
-    assert dry_run(workflow, "lpips")[0] == 2
+        (tmp_path / name).write_bytes(b"")
+    assert dry_run(tmp_path, *SCORES) == (0, [*fedkl, *weights], copa)
+    assert dry_run(tmp_path, "lpips")[0] == 2

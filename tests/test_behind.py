@@ -46,12 +46,11 @@ def networks(draw):
 
 def drawn(network, seed):
     """Weights of unit scale and dJ/dZ at a random image."""
-    draw = np.random.default_rng(seed)
-    sizes = initial_weights(network, seed)
-    weights = {name: draw.standard_normal(one.shape) for name, one in sizes.items()}
-    for name, one in weights.items():
+    draw, weights = np.random.default_rng(seed).standard_normal, {}
+    for name, one in initial_weights(network, seed).items():
         # Slopes of Tanh and Sigmoid stay far from 0 as long as linear outputs are of order 1.
-        one /= np.sqrt(one[0].size) if name.endswith("weight") else 10
+        length = np.sqrt(one[0].size) if name.endswith("weight") else 10
+        weights[name] = draw(one.shape) / length
     return weights, deltas(network, weights, image(network, seed), 1)
 
 
@@ -78,12 +77,9 @@ def test_reported_ranks_are_those_of_the_dense_system(network, seed):
         assert (row["rank"], row["bound"]) == (true[-1], sizes.bound)
         assert reported_rank(system, follows)[0] == true[-1] <= sizes.bound
         assert row["exact"] == (row["rank_method"] == "structural")
-        if sizes.exact:
-            assert true[-1] == sizes.bound
+        assert true[-1] == sizes.bound or not sizes.exact
     (index, exact), truth = structural_index(network), index_from_ranks(network, true)
-    assert index >= truth
-    if exact:
-        assert index == truth
+    assert index == truth or (index > truth and not exact)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +88,8 @@ def test_reported_ranks_are_those_of_the_dense_system(network, seed):
 )
 def test_positions_that_no_window_behind_meets_lower_the_bound(network, rank, without, index):
     assert structural_rank(network.convolutions[0].shape).bound == without
-    found = first_of(network)
+    found, rows = first_of(network), layer_rows(network, *drawn(network, 0))
     assert (found.bound, found.exact) == (rank, False)
-    weights, gradients = drawn(network, 0)
-    rows = layer_rows(network, weights, gradients)
     assert (rows[0]["rank"], rows[0]["rank_method"], rows[0]["exact"]) == (rank, "numerical", False)
     if index is not None:
         assert sum(row["contribution"] for row in rows) == index
@@ -117,8 +111,8 @@ def test_zeros_pass_through_several_layers_behind():
     first = network.convolutions[0]
     rows, columns = behind(network, first).seen(first.shape)
     assert rows.tolist() == columns.tolist() == [True, True, False] * 3
-    _, found = drawn(network, 0)
-    assert (found["conv1"].any(axis=0) == np.outer(rows, columns)).all()
+    met = drawn(network, 0)[1]["conv1"].any(axis=0)
+    assert (met == np.outer(rows, columns)).all()
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -142,10 +136,8 @@ def test_an_instance_proves_the_rank_of_a_layer_before_one_that_narrows():
     layer = network.convolutions[0]
     assert behind(network, layer).filters(layer.shape) == 3 < layer.shape.filters
     found = first_of(network)
-    assert (found.domain, found.exact) == (ROW_LIMITED, True)
-    weights, gradients = drawn(network, 1)
-    assert found.bound == layer.shape.rows - 36
-    assert dense_rank(layer_system(layer, weights, gradients).dense()) == (found.bound, True)
+    assert (found.domain, found.exact, found.bound) == (ROW_LIMITED, True, layer.shape.rows - 36)
+    assert dense_rank(layer_system(layer, *drawn(network, 1)).dense()) == (found.bound, True)
 
 
 def test_products_of_two_filters_with_a_common_gradient_are_not_independent():
@@ -188,7 +180,5 @@ def test_equal_filters_are_left_to_the_numerical_rank():
 
 
 def test_a_walk_says_how_many_unknowns_skipped_positions_leave_free():
-    given = view(SKIPPED, image(SKIPPED), 1)
-    found = walk(given, ConvolutionCache(), minimum_norm)
-    free = {facts.layer: facts.free for facts in found.layers}
-    assert free["conv1"] == 245 - 140
+    found = walk(view(SKIPPED, image(SKIPPED)), ConvolutionCache(), minimum_norm)
+    assert {facts.layer: facts.free for facts in found.layers}["conv1"] == 245 - 140

@@ -1,4 +1,4 @@
-"""Measurements on a network small enough for seconds; no time is asserted."""
+"""Measurements on a small network, and of a small pipeline in a copy; no time is asserted."""
 
 import inspect
 import subprocess
@@ -11,28 +11,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import copa_settings, dense, rgap, runner, speed
+from benchmarks import copa_settings, dense, pipeline, rgap, runner, speed, threads
 from chains import captured, chain, conv, parts, shared, system
 from conftest import ROOT
-from gradleak.analysis.copa_index import (
-    behind,
-    layer_rows,
-    layer_system,
-    reported_rank,
-    structural_index,
-)
+from gradleak.analysis import copa_index
 from gradleak.attacks.closed_form.rgap import RGap
 from gradleak.attacks.runner import Views
+from gradleak.config import loader
 from gradleak.data.targets import TargetSet
 from gradleak.errors import ArtifactError
 from gradleak.models import files
 from gradleak.models.initial import family_weights, initial_weights
-from gradleak.models.numpy_autodiff import deltas as true_deltas
-from gradleak.models.numpy_autodiff import margin_label
+from gradleak.models.numpy_autodiff import deltas, margin_label
 from gradleak.operators.shape import ConvShape
 from gradleak.operators.structure import structural_rank
 from gradleak.operators.system import LayerSystem
 from gradleak.runtime.artifacts import write_tensors
+from pipeline_trees import whole
 
 SMALL = chain(conv(5, 3), conv(8, 2), side=7)
 WEIGHTS = initial_weights(SMALL, 0)
@@ -48,11 +43,9 @@ def small_case(tmp_path_factory):
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("stride", "padding"), [((1, 1), (0, 0)), ((2, 1), (1, 2)), ((2, 2), (1, 0))]
-)
-def test_the_reference_builds_the_same_system_as_the_operators(stride, padding):
-    shape = ConvShape(2, 3, (3, 2), stride, padding, (6, 7))
+@pytest.mark.parametrize("steps", [((1, 1), (0, 0)), ((2, 1), (1, 2)), ((2, 2), (1, 0))])
+def test_the_reference_builds_the_same_system_as_the_operators(steps):
+    shape = ConvShape(2, 3, (3, 2), *steps, (6, 7))
     weight, delta, _ = parts(shape)
     expected = system(shape).dense()
     np.testing.assert_array_equal(dense.layer_matrix(weight, delta, shape), expected)
@@ -69,31 +62,23 @@ def test_a_case_survives_its_file_and_holds_the_float64_gradient(small_case):
     np.testing.assert_array_equal(found.image, IMAGE)
     expected = shared(SMALL, WEIGHTS, IMAGE[None], [1])
     assert set(found.view.gradients) == set(expected) == set(found.view.weights)
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found.view.gradients[name], value)
-    deltas = true_deltas(SMALL, WEIGHTS, IMAGE, 1)
-    np.testing.assert_array_equal(found.deltas["conv2"], deltas["conv2"])
-
-
-def test_reference_and_ours_reconstruct_the_same_image(small_case):
-    view = rgap.read_case(small_case).view
-    plain, seconds = dense.rgap(view)
+    assert all(np.array_equal(found.view.gradients[name], expected[name]) for name in expected)
+    expected = deltas(SMALL, WEIGHTS, IMAGE, 1)["conv2"]
+    np.testing.assert_array_equal(found.deltas["conv2"], expected)
+    # Reference and ours reconstruct the same image.
+    plain, seconds = dense.rgap(found.view)
     assert set(seconds) == {"conv1", "conv2"}
     np.testing.assert_allclose(plain, IMAGE, atol=1e-9)
-    np.testing.assert_allclose(RGap().run(view, 0).image, plain, atol=1e-9)
+    np.testing.assert_allclose(RGap().run(found.view, 0).image, plain, atol=1e-9)
 
 
-@pytest.fixture(scope="module")
-def speeds(small_case):
+def test_speed_rows_hold_times_memory_and_errors(small_case):
     rows = rgap.attack_rows(small_case, threads=1, repeats=2)
-    return speed.table(rows + rgap.rank_rows(small_case, threads=1, repeats=2))
-
-
-def test_speed_rows_hold_times_memory_and_errors(speeds):
+    speeds = speed.table(rows + rgap.rank_rows(small_case, threads=1, repeats=2))
     assert list(speeds.columns) == speed.COLUMNS
-    attacks = ["R-GAP small", "R-GAP small conv1", "R-GAP small conv2"]
-    ranks = ["c(M) as reported small", "numerical ranks small", "c(M) from sizes small"]
-    assert list(speeds["what"]) == attacks + ranks
+    attacks = "R-GAP small,R-GAP small conv1,R-GAP small conv2"
+    ranks = "c(M) as reported small,numerical ranks small,c(M) from sizes small"
+    assert ",".join(speeds["what"]) == f"{attacks},{ranks}"
     assert (speeds[["ours_s", "reference_s"]] > 0).all(axis=None)
     np.testing.assert_allclose(speeds["ratio"], speeds["reference_s"] / speeds["ours_s"])
     memory = speeds.loc[[0, 3, 4, 5], ["ours_mib", "reference_mib"]]
@@ -106,7 +91,7 @@ def test_speed_rows_hold_times_memory_and_errors(speeds):
     assert (speeds.loc[[3, 4, 5], "ours_error"] == 0).all()
     assert speeds.loc[[3, 4], "note"].str.contains("ranks equal").all()
     assert speeds["note"][3].startswith("structural against")
-    value, exact = structural_index(SMALL)
+    value, exact = copa_index.structural_index(SMALL)
     assert exact and f"; exact: {value:g} and {value:g};" in speeds["note"][5]
 
 
@@ -122,32 +107,31 @@ def test_a_rank_that_differs_is_reported(small_case, monkeypatch):
     assert f"an upper bound: -1.5 and {c:g}" in rows["note"][2]
 
 
-def test_a_dead_filter_is_ranked_numerically_in_the_worker_too(tmp_path):
+def test_dead_filters_alone_are_ranked_numerically(tmp_path, small_case, monkeypatch):
     dead = {name: value.copy() for name, value in WEIGHTS.items()}
     dead["conv2.weight"][0] = 0.0
     path = str(tmp_path / "case")
     rgap.write_case(path, SMALL, dead, IMAGE, 1, -0.5)
-    found, deltas = rgap.timed("index", path, 1), rgap.read_case(path).deltas
-    assert list(found["ranks"]) == dense.ranks(SMALL, dead, deltas)
-    rows = layer_rows(SMALL, dead, deltas)
+    found, case = rgap.timed("index", path, 1), rgap.read_case(path)
+    assert list(found["ranks"]) == dense.ranks(SMALL, dead, case.deltas)
+    rows = copa_index.layer_rows(SMALL, dead, case.deltas)
     assert rows[1]["rank_method"] == "numerical"
     assert list(found["ranks"]) == [entry["rank"] for entry in rows]
     assert found["index"] == pytest.approx(sum(entry["contribution"] for entry in rows))
-
-
-def test_the_numerical_rank_is_left_alone_where_it_is_not_reported(small_case, monkeypatch):
+    # The numerical rank is left alone where it is not reported.
     calls = []
     monkeypatch.setattr(LayerSystem, "rank", property(lambda self: calls.append(self) or 7))
     found, layer = rgap.read_case(small_case), SMALL.convolutions[1]
-    structure, follows = structural_rank(layer.shape), behind(SMALL, layer)
+    structure, follows = structural_rank(layer.shape), copa_index.behind(SMALL, layer)
     assert structure.exact
-    whole = layer_system(layer, found.view.weights, found.deltas)
-    assert reported_rank(whole, follows) == (structure.bound, "structural", structure)
-    assert not calls
-    deltas = {name: delta.copy() for name, delta in found.deltas.items()}
-    deltas[layer.name][2] = 0.0
-    dead = layer_system(layer, found.view.weights, deltas)
-    assert reported_rank(dead, follows) == (7, "numerical", structure)
+    own = found.deltas[layer.name].copy()
+    alive, dead = (
+        copa_index.layer_system(layer, found.view.weights, {**found.deltas, layer.name: delta})
+        for delta in (own, np.where(np.arange(len(own))[:, None, None] == 2, 0.0, own))
+    )
+    reported = copa_index.reported_rank(alive, follows)
+    assert reported == (structure.bound, "structural", structure) and not calls
+    assert copa_index.reported_rank(dead, follows) == (7, "numerical", structure)
     assert calls == [dead]
 
 
@@ -166,12 +150,9 @@ assert 0.9 * 64 <= found["mib"] < found["peak_mib"], found
 """
 
 
-def test_a_measurement_sees_what_a_task_allocates():
+def test_a_measurement_sees_what_a_task_allocates_and_one_that_fails_is_one_sentence(tmp_path):
     # A process of its own: memory that this one has freed and kept would be filled unseen.
     subprocess.run([sys.executable, "-c", ALLOCATE], env=runner.environment(1), check=True)
-
-
-def test_a_measurement_that_fails_is_one_sentence(tmp_path):
     with pytest.raises(ArtifactError, match=r"rgap:timed ended with status 1 .*missing"):
         rgap.measured("ranks", str(tmp_path / "missing"))
 
@@ -208,9 +189,8 @@ def test_optimisers_are_compared_on_the_same_problems(todo):
     changes = [{"optimiser": name, "iterations": limit} for name, limit in limits.items()]
     found = copa_settings.attempts(todo[0][0], todo[1], DEFAULT, changes)
     rows = copa_settings.optimisers("small", DEFAULT, found)
-    assert ", ".join(rows.columns) == (
-        "model, optimiser, default, limit, runs, failed, relative_residual, mse, steps, seconds"
-    )
+    names = "model, optimiser, default, limit, runs, failed, relative_residual, mse, steps, seconds"
+    assert ", ".join(rows.columns) == names
     assert dict(zip(rows["optimiser"], rows["limit"], strict=True)) == limits
     assert list(rows["default"]) == [True, False, False]
     assert (rows[["runs", "failed"]] == [2, 0]).all(axis=None)
@@ -221,10 +201,8 @@ def test_optimisers_are_compared_on_the_same_problems(todo):
 def test_starts_stand_beside_the_paper(todo):
     found = copa_settings.attempts(todo[0][1], todo[1], DEFAULT, copa_settings.STARTS)
     rows = copa_settings.starts("small", DEFAULT, found, {("small", "truck"): 0.25})
-    assert ", ".join(rows.columns) == (
-        "model, name, start, hidden_spread, pull_back, default, runs, failed, mse, lowest, "
-        "highest, paper_mse"
-    )
+    columns = "model, name, start, hidden_spread, pull_back, default, runs, failed, mse, lowest, "
+    assert ", ".join(rows.columns) == f"{columns}highest, paper_mse"
     expected = pd.DataFrame(copa_settings.STARTS).loc[np.repeat(np.arange(6), 2)]
     pd.testing.assert_frame_equal(rows[list(expected)], expected, check_names=False)
     assert list(rows["name"]) == ["truck", "animal"] * 6
@@ -236,34 +214,30 @@ def test_starts_stand_beside_the_paper(todo):
 
 
 def test_a_run_that_fails_is_counted_and_leaves_no_number(todo):
-    view, seed, batch = next(iter(todo[0][0]))
+    view, *place = next(iter(todo[0][0]))
     assert view.label is None
     nothing = {name: np.zeros_like(g) for name, g in view.gradients.items()}
     broken = type(view)(SMALL, view.weights, nothing, (1,), -0.5, 0.5)
     changes = [{"optimiser": "lbfgs", "iterations": 5}]
-    found = copa_settings.attempts([(broken, seed, batch)], todo[1], DEFAULT, changes)
+    found = copa_settings.attempts([(broken, *place)], todo[1], DEFAULT, changes)
     [row] = copa_settings.optimisers("small", DEFAULT, found).to_dict("records")
     assert (row["runs"], row["failed"]) == (1, 1)
     assert np.isnan([row["mse"], row["relative_residual"], row["steps"]]).all()
     assert row["seconds"] > 0
 
 
-def test_the_papers_values_come_from_its_claims():
+def test_papers_values_come_from_claims_and_geometric_means_leave_out_what_is_missing():
     printed = copa_settings.paper_values(str(ROOT / "papers/copa/claims.yaml"))
     assert printed["cnn3_v1_tanh", "truck"] == 0.0512
     assert printed["cnn3_v4_leaky", "animal"] == 0.1061
     assert ("cnn3_v1_tanh_padded", "truck") not in printed
-
-
-def test_a_geometric_mean_leaves_out_what_is_missing():
     assert copa_settings.geometric_mean(pd.Series([1e-2, np.nan, 1e-4])) == pytest.approx(1e-3)
     assert np.isnan(copa_settings.geometric_mean(pd.Series([np.nan])))
 
 
 def test_float32_row_compares_two_ways_to_one_image(tmp_path):
-    leaky = {"activation": "leaky_relu", "slope": 0.2}
-    options = {"side": 7, "classes": 1, "bias": False, "last": "identity"}
-    network = chain(conv(5, 3, **leaky), conv(8, 2, **leaky), **options)
+    layers = [conv(*sizes, activation="leaky_relu", slope=0.2) for sizes in ((5, 3), (8, 2))]
+    network = chain(*layers, side=7, classes=1, bias=False, last="identity")
     weights, image = initial_weights(network, 0), np.random.default_rng(1).uniform(0, 1, (2, 7, 7))
     label, path = margin_label(network, weights, image, "opposite"), str(tmp_path / "case")
     rgap.write_case(path, network, weights, image, label, 0.0, single=True)
@@ -299,3 +273,78 @@ def test_the_table_of_speeds_calls_what_measures_each_row(monkeypatch):
     assert len(groups) == len(called) == 17
     assert called[0] == "wall_time"
     assert called.count("lock_rows") == called.count("inverting_row") == 2
+
+
+TOY = """
+configfile: "config.yaml"
+rule all:
+    input: expand("results/{n}.csv", n=range(config["amount"]))
+rule amount:
+    output: "out.txt"
+    run:
+        assert config["amount"] == 7
+        open(output[0], "w").write("done")
+rule one:
+    output: "results/{n}.csv"
+    threads: 1
+    script: "workflow/job.py"
+"""
+SCRIPT = """
+import time
+from pathlib import Path
+from gradleak.runtime.job import job
+with job(snakemake):
+    while time.process_time() < 1:
+        pass
+    Path(snakemake.output[0]).write_text("done")
+"""
+
+
+@pytest.fixture
+def toy(tmp_path):
+    (tmp_path / "Snakefile").write_text(TOY)
+    (tmp_path / "workflow").mkdir()
+    (tmp_path / "workflow/job.py").write_text(SCRIPT)
+    (tmp_path / "config.yaml").write_text("amount: 1\nscale: laptop\nimages: embedded\n")
+    return tmp_path
+
+
+def test_wall_time_runs_in_a_copy_with_the_settings_of_this_run(toy):
+    before = sorted(path.name for path in toy.iterdir())
+    found = pipeline.wall_time("out.txt", {"amount": 7}, 1, toy)
+    assert found["what"] == "pipeline out.txt" and found["ours_s"] > 0 < found["reference_s"]
+    assert sorted(path.name for path in toy.iterdir()) == before
+    with pytest.raises(ArtifactError, match=r"could not make nothing\.txt"):
+        pipeline.wall_time("nothing.txt", {}, 1, toy)
+
+
+@pytest.mark.slow
+def test_overhead_counts_the_jobs_of_each_run(toy):
+    first, second = pipeline.overhead_rows("all", {"amount": 3, "scale": "smoke"}, toy)
+    assert first["what"] == "pipeline all, smoke"
+    assert first["note"].startswith("3 jobs from empty results on 2 cores")
+    # Three jobs of a second each, imports included, on two cores.
+    assert 1.3 < first["reference_s"] < 20
+    assert first["ratio"] == first["reference_s"] / first["ours_s"]
+    assert second["what"] == "pipeline all, smoke, cores"
+    assert second["ours_s"] == first["ours_s"]
+
+
+@pytest.mark.slow
+def test_a_job_is_made_on_one_thread_and_on_two(toy):
+    [row] = threads.compare({"amount": 1}, ["results/0.csv"], toy)
+    assert (row["artifact"], row["script"], row["declared"]) == ("results/0.csv", "job", 1)
+    assert row["gain"] == row["seconds_1"] / row["seconds_2"]
+    assert row["fastest"] == (2 if row["gain"] >= threads.WORTH else 1)
+    with pytest.raises(ArtifactError, match=r"could not make results/none\.txt"):
+        threads.compare({}, ["results/none.txt"], toy)
+
+
+def test_few_images_and_steps_make_a_config_that_is_accepted():
+    config = loader.load(whole())
+    plain = config.model_dump(mode="json", exclude_unset=True)
+    few = loader.load(whole() | threads.shortened(plain))
+    assert max(e.seeds for e in few.experiments.values()) == 1
+    assert max(t.count or 0 for t in few.targets.values()) == threads.FEW["count"]
+    assert few.attacks["dlg"].iterations == threads.FEW["iterations"]
+    assert few.models == config.models

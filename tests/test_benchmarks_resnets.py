@@ -23,6 +23,7 @@ LAYERS = conv(4, 3, 2, **NORMED), conv(4, 3, skip=1, **NORMED), conv(6, 3, **LAS
 NET = net(*LAYERS, LinearSpec(3), size=(3, 32, 32))
 SIGMOID = conv(6, 5, 4, 2, bias=True, activation="sigmoid"), LinearSpec(3)
 SMOOTH = Chain("smooth", (3, 32, 32), SIGMOID, spread=0.5)
+CPU = torch.device("cpu")
 COUNTS = {"train": 40, "validation": 16, "test": 8}
 RECIPE = Recipe(2, batch=16, rate=0.02, crop=0, flip=False, precision="float32")
 
@@ -38,8 +39,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def split(data):
-    cpu = torch.device("cpu")
-    return divide(data, COUNTS, seed=0, offset=-0.5, std=0.25, device=cpu)
+    return divide(data, COUNTS, seed=0, offset=-0.5, std=0.25, device=CPU)
 
 
 @pytest.fixture(scope="module")
@@ -69,15 +69,13 @@ def test_the_plain_loop_reaches_the_engines_weights(split, workers):
 
 
 def test_the_plain_loop_moves_its_images(split):
-    recipes = dataclasses.replace(RECIPE, crop=2, flip=True), RECIPE
     loaders = [
         training._loader(split.train, recipe, 0, torch.Generator().manual_seed(0))
-        for recipe in recipes
+        for recipe in (dataclasses.replace(RECIPE, crop=2, flip=True), RECIPE)
     ]
     for (inputs, labels), (images, same) in zip(*loaders, strict=True):
         assert inputs.shape == images.shape == (16, *NET.input)
-        assert torch.equal(labels, same)
-        assert not torch.equal(inputs, images)
+        assert torch.equal(labels, same) and not torch.equal(inputs, images)
 
 
 def test_running_statistics_are_those_of_the_images(data):
@@ -91,18 +89,16 @@ def test_running_statistics_are_those_of_the_images(data):
 @pytest.fixture(scope="module")
 def cases(stored):
     settled = {"net": True, "smooth": False}
-    read = {n: searches.stored(**stored[n], settle=settle) for n, settle in settled.items()}
-    return {name: found.case(3) for name, found in read.items()}
+    return {n: searches.stored(**stored[n], settle=s).case(3) for n, s in settled.items()}
 
 
-@pytest.mark.parametrize(
-    ("way", "given", "settings", "rtol", "atol"),
-    [
-        (inverting, "net", {"iterations": 8, "rate": 0.1, "tv": 1e-4}, 1e-7, 1e-7),
-        (grnn, "smooth", {"iterations": 6, "tv": 1e-3}, 1e-5, 1e-4),
-    ],
-    ids=["inverting", "grnn"],
-)
+WAYS = [
+    (inverting, "net", {"iterations": 8, "rate": 0.1, "tv": 1e-4}, 1e-7, 1e-7),
+    (grnn, "smooth", {"iterations": 6, "tv": 1e-3}, 1e-5, 1e-4),
+]
+
+
+@pytest.mark.parametrize(("way", "given", "settings", "rtol", "atol"), WAYS)
 def test_both_ways_of_searching_walk_alike(cases, way, given, settings, rtol, atol):
     case = cases[given]
 
@@ -118,14 +114,13 @@ def test_both_ways_of_searching_walk_alike(cases, way, given, settings, rtol, at
 
 
 def test_all_ways_of_evaluating_a_population_give_the_same_distances(cases, data):
-    view, device = cases["net"].views[0], torch.device("cpu")
+    view = cases["net"].views[0]
     images = torch.from_numpy(((data.images[10:17] / 255 - 0.5) / 0.25).astype(np.float32))[:, None]
-    plain = ggl.reference(view, device)(images)
-    assert plain.shape == (7,)
-    assert plain.std() > 0.0
+    plain = ggl.reference(view, CPU)(images)
+    assert plain.shape == (7,) and plain.std() > 0.0
     for size in (7, 1):
-        ours = ggl.batched(view, size, device)
-        torch.testing.assert_close(ours(images), plain, rtol=1e-4, atol=0.0)
+        ours = ggl.batched(view, size, CPU)(images)
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=0.0)
 
 
 @pytest.mark.slow
@@ -142,15 +137,12 @@ def test_rows_hold_times_memory_and_errors(stored):
     ]
     found = speed.table(rows)
     assert list(found.columns) == speed.COLUMNS
-    assert list(found["what"]) == [
-        "training net, 1000 images",
-        "Inverting Gradients net, an iteration",
-        "GGL net, a candidate",
-        "GRNN smooth, an iteration",
-    ]
-    numbers = found.drop(columns=["what", "note"])
-    assert np.isfinite(numbers.to_numpy(float)).all()
-    assert (numbers > 0).all(axis=None)
+    assert "; ".join(found["what"]) == (
+        "training net, 1000 images; Inverting Gradients net, an iteration; GGL net, a candidate; "
+        "GRNN smooth, an iteration"
+    )
+    numbers = found.drop(columns=["what", "note"]).to_numpy(float)
+    assert np.isfinite(numbers).all() and (numbers > 0).all()
     np.testing.assert_allclose(found["ratio"], found["reference_s"] / found["ours_s"])
     assert "2 epochs of 32 images in batches of 16" in found["note"][0]
     assert "16 images, 1 iterations" in found["note"][1]
@@ -168,8 +160,7 @@ def test_a_lock_is_timed_against_the_same_network_without(kind):
     assert [entry["what"] for entry in rows] == [f"{said}, float32", f"{said}, auto"]
     assert "float32, cpu, 1 threads" in rows[0]["note"]
     for entry in rows:
-        assert entry["ours_s"] > 0
-        assert entry["ratio"] == entry["reference_s"] / entry["ours_s"]
+        assert entry["ratio"] == entry["reference_s"] / entry["ours_s"] > 0
         assert "a step with the lock takes" in entry["note"]
         # ResNet-20 has a norm of its own.
         assert ("norm and lock against neither" in entry["note"]) == (kind == "lenet")

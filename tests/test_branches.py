@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from chains import conv, net
-from gradleak.attacks.base import AttackerView
+from chains import conv, drawn_weights, image, net, reference, run, saved, view
+from conftest import refused
 from gradleak.attacks.optimization.class_fishing import ClassFishing
 from gradleak.attacks.optimization.dlg import Dlg
 from gradleak.attacks.optimization.engine import residual_gradients
@@ -18,18 +18,14 @@ from gradleak.attacks.optimization.engine.residual_gradients import BranchGradie
 from gradleak.attacks.optimization.inverting import InvertingGradients
 from gradleak.attacks.runner import Views, attack_all
 from gradleak.errors import ConfigError
-from gradleak.models import files
 from gradleak.models.activations import Activation
-from gradleak.models.build import load
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
-from gradleak.models.initial import draw_key, initial_weights
+from gradleak.models.files import ModelFile
+from gradleak.models.initial import initial_weights
 from gradleak.models.locking import with_lock
 from gradleak.models.locks import Lock, is_private
 from gradleak.models.losses import LOSSES, OF_CLASSES
 from gradleak.models.resnet import specs
-from gradleak.runtime.artifacts import write_tensors
-from refusals import refused
-from test_matching import plain_loss
 
 MEMBERS, CLASSES = 3, 4
 FC = LinearSpec(CLASSES)
@@ -42,17 +38,17 @@ def resnet(kind="resnet18", side=16, **more):
 def bottleneck():
     """One bottleneck that halves the image, one with biases before its norms and a smooth bend."""
 
-    def layer(filters, kernel, stride=1, **more):
-        return conv(filters, kernel, stride, kernel // 2, norm="batch", **more)
+    def layer(filters, kernel, activation, stride=1, bias=False, **more):
+        return conv(filters, kernel, stride, kernel // 2, bias, activation, norm="batch", **more)
 
     return net(
-        layer(4, 3, activation="relu"),
-        layer(2, 1, activation="relu"),
-        layer(2, 3, 2, activation="leaky_relu", slope=0.3),
-        layer(8, 1, activation="relu", skip=3, projection=True),
-        layer(3, 1, bias=True, activation="tanh"),
-        layer(3, 3, bias=True, activation="identity"),
-        layer(8, 1, activation="sigmoid", skip=3, pool="global"),
+        layer(4, 3, "relu"),
+        layer(2, 1, "relu"),
+        layer(2, 3, "leaky_relu", 2, slope=0.3),
+        layer(8, 1, "relu", skip=3, projection=True),
+        layer(3, 1, "tanh", bias=True),
+        layer(3, 3, "identity", bias=True),
+        layer(8, 1, "sigmoid", skip=3, pool="global"),
         FC,
         size=(3, 8, 8),
     )
@@ -100,38 +96,10 @@ CHAINS = {
 }
 
 
-def drawn_weights(chain, seed, statistics=True):
-    """Weights whose norms are not at their start, with running statistics."""
-    draw = np.random.default_rng(seed)
-    out = dict(initial_weights(chain, seed))
-
-    def running(norm, filters):
-        out[f"{norm}.running_mean"] = draw.uniform(-0.3, 0.3, filters)
-        out[f"{norm}.running_var"] = draw.uniform(0.1, 2.0, filters)
-
-    for name in [name for name in out if "_norm." in name]:
-        out[name] = draw.uniform(0.5, 1.5, out[name].shape) * (1 if "weight" in name else 0.2)
-        if statistics and name.endswith(".weight"):
-            running(name.removesuffix(".weight"), len(out[name]))
-    for layer in chain.locked if statistics else ():
-        running(f"{layer.name}_norm", layer.filters)
-    out |= draw_key(chain, 0, seed)
-    return {name: np.asarray(value, np.float32) for name, value in out.items()}
-
-
-def reference(chain, weights, mode, images, labels, loss="cross_entropy"):
-    """Gradients of one member with a graph, the usual way, and the module."""
-    module = load(chain, weights, torch.float64).train(mode == "training")
-    value = plain_loss(loss, module(images), labels)
-    found = torch.autograd.grad(value, list(module.parameters()), create_graph=True)
-    return dict(zip(dict(module.named_parameters()), found, strict=True)), module
-
-
 def case(name, mode, batch, own):
-    chain = CHAINS[name]
-    statistics = mode == "evaluation"
-    sets = [drawn_weights(chain, m if own else 0, statistics) for m in range(MEMBERS)]
-    draw = np.random.default_rng(7)
+    chain, draw = CHAINS[name], np.random.default_rng(7)
+    seeds = range(MEMBERS) if own else [0] * MEMBERS
+    sets = [drawn_weights(chain, seed, mode == "evaluation") for seed in seeds]
     images = torch.from_numpy(draw.standard_normal((MEMBERS, batch, *chain.input)))
     labels = torch.from_numpy(draw.integers(0, CLASSES, (MEMBERS, batch)))
     network = BranchGradients(chain, stack(sets), "cross_entropy", mode=mode, dtype=torch.float64)
@@ -144,14 +112,10 @@ def close(found, expected):
 
 def cosines(expected, targets, names, ignored=""):
     """1 − cosine of each member's gradients and its targets, with a graph."""
-    out = []
+    out, kept = [], [number for number, name in enumerate(names) if name != ignored]
     for member, gradients in enumerate(expected):
-        pairs = [
-            (gradients[name].flatten(), target[member].flatten())
-            for name, target in zip(names, targets, strict=True)
-            if name != ignored
-        ]
-        ours, theirs = (torch.cat(side) for side in zip(*pairs, strict=True))
+        ours = torch.cat([gradients[names[k]].flatten() for k in kept])
+        theirs = torch.cat([targets[k][member].flatten() for k in kept])
         out.append(1.0 - ours @ theirs / ours.norm())
     return torch.stack(out)
 
@@ -169,7 +133,7 @@ def test_gradients_and_the_derivative_of_their_cosine_equal_autograd(name, mode,
     chain, sets, images, labels, network = case(name, mode, batch, own)
     images.requires_grad_()
     members = zip(sets, images, labels, strict=True)
-    expected = [reference(chain, weights, mode, x, y)[0] for weights, x, y in members]
+    expected = [reference(chain, *member, mode=mode)[0] for member in members]
     assert network.names == tuple(expected[0])
     scale = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
     found = network(images, labels, scale)
@@ -200,7 +164,7 @@ def test_every_loss_and_dummy_labels(loss, granted):
         labels = torch.from_numpy(draw.choice(known, (MEMBERS, 2)))
     network = BranchGradients(chain, weights, loss, mode="evaluation", dtype=torch.float64)
     members = zip(images, labels, strict=True)
-    expected = [reference(chain, weights, "evaluation", x, y, loss)[0] for x, y in members]
+    expected = [reference(chain, weights, x, y, loss, "evaluation")[0] for x, y in members]
     targets = [torch.ones_like(one) for one in network(images.detach(), labels.detach())]
     matched = Cosine(targets, [True] * len(targets))
     value, *slopes, _ = network.descend_scaling(images.detach(), labels.detach(), matched)
@@ -231,7 +195,7 @@ def test_scale_and_shift_can_be_searched_for_instead_of_a_key(name, mode):
     scaling = np.stack([np.concatenate([own[norm] for norm in norms]) for own in sets])
     scaling = torch.from_numpy(scaling).double()
     members = zip(sets, images, labels, strict=True)
-    pairs = (reference(free, own, mode, *one) for own, *one in members)
+    pairs = (reference(free, *member, mode=mode) for member in members)
     expected, modules = zip(*pairs, strict=True)
     theirs = cosines(expected, targets, network.names)
     in_scaling = []
@@ -251,9 +215,7 @@ def test_scale_and_shift_can_be_searched_for_instead_of_a_key(name, mode):
 
 def test_the_bend_of_a_norm_counts_its_epsilon():
     draw = torch.Generator().manual_seed(0)
-    u, v, moved = (
-        torch.randn(2, 3, 4, 3, 3, dtype=torch.float64, generator=draw) for _ in range(3)
-    )
+    u, v, moved = torch.randn(3, 2, 3, 4, 3, 3, dtype=torch.float64, generator=draw)
     # Of the size of ε, where leaving it out would show.
     u = (1e-3 * u).requires_grad_()
     variance, mean = torch.var_mean(u, (0, 3, 4), correction=0, keepdim=True)
@@ -277,7 +239,7 @@ def test_a_selection_gives_what_all_members_gave(own):
 def test_what_is_not_known_is_refused():
     chain = CHAINS["lenet"]
     first = dataclasses.replace(chain.specs[0], padding_mode="replicate")
-    padded = Chain("padded", chain.input, (first, *chain.specs[1:]))
+    padded = net(first, *chain.specs[1:], size=chain.input, name="padded")
     for which, loss, mode, words in (
         (chain, "square", "training", "loss: 'square' is not known"),
         (chain, "raw_logits", "test", "mode: 'test' is not known; choose one of training, "),
@@ -287,24 +249,20 @@ def test_what_is_not_known_is_refused():
             BranchGradients(which, initial_weights(chain, 0), loss, mode=mode)
 
 
-NARROW = Chain("narrow", (3, 8, 8), specs("resnet20", 4, CLASSES))
+NARROW = resnet("resnet20", side=8)
 
 
 def view_of(seed, weights_seed, mode="evaluation"):
-    draw = np.random.default_rng(100 + seed)
-    image = torch.from_numpy(draw.uniform(0, 1, (1, *NARROW.input)))
     weights = drawn_weights(NARROW, weights_seed, mode == "evaluation")
-    label = seed % CLASSES
-    shared, _ = reference(NARROW, weights, mode, image, torch.tensor([label]))
-    gradients = {name: value.detach().numpy() for name, value in shared.items()}
-    return AttackerView(NARROW, weights, gradients, (label,), 0.0, 1.0, mode=mode)
+    target = image(NARROW, 100 + seed, low=0.0)
+    return view(NARROW, target, seed % CLASSES, weights=weights, low=0.0, mode=mode)
 
 
-def distance_of(view, images):
-    weights, labels = dict(view.weights), torch.tensor(view.labels)
-    found, _ = reference(view.chain, weights, view.mode, torch.from_numpy(images), labels)
-    ours = np.concatenate([found[name].detach().numpy().ravel() for name in view.gradients])
-    shared = np.concatenate([value.ravel() for value in view.gradients.values()])
+def distance_of(seen, images):
+    given = torch.from_numpy(images), torch.tensor(seen.labels)
+    found, _ = reference(seen.chain, dict(seen.weights), *given, mode=seen.mode)
+    ours = np.concatenate([found[name].detach().numpy().ravel() for name in seen.gradients])
+    shared = np.concatenate([value.ravel() for value in seen.gradients.values()])
     return 1.0 - ours @ shared / (np.linalg.norm(ours) * np.linalg.norm(shared))
 
 
@@ -314,15 +272,15 @@ def test_inverting_gradients_lowers_the_distance_under_a_residual_network(mode):
     settings = {"iterations": 40, "rate": 0.05, "precision": "float64", "start": "uniform"}
     attack = InvertingGradients(**settings, tv=0.0)
     together = attack.run_many(views, [0, 1, 2, 3])
-    for number, (view, found) in enumerate(zip(views, together, strict=True)):
+    for number, (seen, found) in enumerate(zip(views, together, strict=True)):
         assert found.loss < 0.98 * found.trace[0]
-        assert found.loss == pytest.approx(distance_of(view, found.images), rel=1e-6)
+        assert found.loss == pytest.approx(distance_of(seen, found.images), rel=1e-6)
         if number < 2:
-            (alone,) = attack.run_many([view], [number])
+            alone = run(attack, seen, number)
             np.testing.assert_allclose(alone.images, found.images, atol=1e-6)
-    (smooth,) = attack.model_copy(update={"tv": 100.0}).run_many(views[:1], [0])
-    rough = together[0]
-    assert np.abs(np.diff(smooth.images)).mean() < 0.7 * np.abs(np.diff(rough.images)).mean()
+    smooth = run(attack.model_copy(update={"tv": 100.0}), views[0])
+    smooth, rough = (np.abs(np.diff(one.images)).mean() for one in (smooth, together[0]))
+    assert smooth < 0.7 * rough
 
 
 def test_members_of_equal_weights_share_one_set_and_modes_stay_apart(monkeypatch):
@@ -347,20 +305,18 @@ def test_members_of_equal_weights_share_one_set_and_modes_stay_apart(monkeypatch
 
 @pytest.mark.parametrize("mode", ["training", "evaluation"])
 def test_a_gradient_file_tells_the_mode(tmp_path, mode):
-    model, gradient = str(tmp_path / "m.safetensors"), str(tmp_path / "g.safetensors")
-    view = view_of(0, 0, mode)
-    weights = {f"narrow/{name}": value[None] for name, value in view.weights.items()}
-    files.save(model, [NARROW], weights, {})
-    shared = {f"narrow/{name}": value[None, None] for name, value in view.gradients.items()}
-    facts = {"images": 1, "seeds": 1, "batch": 1, "low": 0.0, "high": 1.0, "loss": view.loss}
-    write_tensors(gradient, shared, {**facts, "mode": {"narrow": mode}})
-    ((seen, *_),) = Views(model, gradient)
-    assert seen.mode == mode
+    seen = view_of(0, 0, mode)
+    weights = {f"resnet20/{name}": value[None] for name, value in seen.weights.items()}
+    shared = {f"resnet20/{name}": value[None, None] for name, value in seen.gradients.items()}
+    facts = {"images": 1, "seeds": 1, "batch": 1, "low": 0.0, "high": 1.0, "loss": seen.loss}
+    facts |= {"mode": {"resnet20": mode}}
+    paths = saved(tmp_path, ModelFile((NARROW,), weights), shared, facts)
+    ((read, *_),) = Views(*paths)
+    assert read.mode == mode
     settings = {"iterations": 3, "precision": "float64"}
     for attack in (InvertingGradients(**settings), Dlg(**settings)):
-        (expected,) = attack.run_many([view], [0])
-        (run,) = attack_all(model, gradient, {"method": attack.method, **settings}).runs
-        assert run["loss"] == pytest.approx(expected.loss, rel=1e-9)
+        (found,) = attack_all(*paths, {"method": attack.method, **settings}).runs
+        assert found["loss"] == pytest.approx(run(attack, seen).loss, rel=1e-9)
 
 
 def test_as_many_members_at_once_as_memory_holds(monkeypatch):

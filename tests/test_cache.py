@@ -4,15 +4,17 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import conftest
 from conftest import ROOT, copy_tree, sentence
 from gradleak.errors import ArtifactError, ConfigError
 from gradleak.pipeline import shared_cache
 from gradleak.runtime import artifacts, provenance
+from pipeline_trees import rule_blocks
 
 SMOKE = ("--cores", "2", "--config", "scale=smoke")
 CELL = "embedded-smoke/copa_pair/cnn3_v3_tanh/none"
@@ -26,31 +28,20 @@ CACHED = {DATA, f"{DATA}.sha256", *SECONDS, *SECONDS.values()}
 CACHED |= {f"{TRAINED}.{suffix}" for suffix in ("safetensors", "csv", "curve.csv")}
 
 
-def start(folder, cache, *arguments):
-    command = [sys.executable, "-m", "snakemake", *SMOKE, "--cache", "--", *arguments]
+def run(folder, cache, *goals):
+    """Run in a checkout without sidecars of what it had made before."""
+    shutil.rmtree(folder / "results/provenance", ignore_errors=True)
+    command = [sys.executable, "-m", "snakemake", *SMOKE, "--cache", "--", *(goals or GOALS)]
     environment = {**os.environ, shared_cache.VARIABLE: str(cache)}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, cwd=folder, env=environment, **pipes)
-
-
-def finish(running):
-    said = running.communicate()[0]
-    assert running.returncode == 0, said
-    return said
-
-
-def run(folder, cache):
-    return finish(start(folder, cache, *GOALS))
+    done = conftest.run(*command, together=True, cwd=folder, env=environment)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 def computed(folder):
     """Outputs that this checkout made itself: jobs write a sidecar, the cache does not."""
     there = (folder / "results/provenance").rglob("*.json")
     return {json.loads(path.read_text())["artifact"] for path in there} & CACHED
-
-
-def forget(folder):
-    shutil.rmtree(folder / "results/provenance", ignore_errors=True)
 
 
 def bytes_of(folder):
@@ -86,7 +77,8 @@ def test_a_second_checkout_runs_no_cached_job(shared):
 @pytest.mark.slow
 def test_results_are_those_without_a_cache(shared, tree, snakemake):
     first = shared[0]
-    snakemake(tree, *SMOKE, "--", COPA)
+    done = snakemake(tree, *SMOKE, "--", COPA)
+    assert "eligible" not in done.stdout + done.stderr
     assert not (tree / COPA).is_symlink()
     assert (tree / COPA).read_bytes() == (first / COPA).read_bytes()
 
@@ -98,7 +90,6 @@ def test_what_one_checkout_deletes_or_makes_anew_changes_no_entry(shared, tmp_pa
     before, old = entries(cache), bytes_of(first)
     code = second / "src/gradleak/attacks/closed_form/rgap.py"
     text = code.read_text()
-    forget(second)
     code.write_text(text + "\nADDED = 1\n")
     run(second, cache)
     assert computed(second) == {RGAP, SECONDS[RGAP]}
@@ -106,7 +97,6 @@ def test_what_one_checkout_deletes_or_makes_anew_changes_no_entry(shared, tmp_pa
     assert before.items() <= after.items() and len(after) == len(before) + 2
     assert bytes_of(first) == old
 
-    forget(second)
     code.write_text(text)
     (second / COPA).unlink()
     said = run(second, cache)
@@ -118,9 +108,8 @@ def test_what_one_checkout_deletes_or_makes_anew_changes_no_entry(shared, tmp_pa
 
 @pytest.mark.slow
 def test_another_config_has_other_entries(shared):
-    second, cache = shared[1:3]
+    _, second, cache, _ = shared
     before = entries(cache)
-    forget(second)
     config = second / "papers/copa/paper.yaml"
     text, line = config.read_text(), "copa_iterations:    {smoke: 60,"
     assert text.count(line) == 1
@@ -136,8 +125,8 @@ def test_two_checkouts_at_once_leave_whole_entries(tmp_path):
     cache = tmp_path / "cache"
     cache.mkdir()
     folders = [copy_tree(tmp_path / name) for name in ("one", "two")]
-    for running in [start(folder, cache, RGAP) for folder in folders]:
-        finish(running)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda folder: run(folder, cache, RGAP), folders))
     one, two = ((folder / RGAP).read_bytes() for folder in folders)
     assert one == two
     # Data set, its checksum, images, seconds; nothing temporary.
@@ -154,36 +143,20 @@ def test_a_damaged_entry_is_named_and_made_again_once_it_is_deleted(shared):
     said = sentence(ArtifactError, artifacts.read_tensors, first / RGAP)
     assert "damaged" in said and f"delete it and {entry}, which it is a link" in said
     entry.unlink()
-    forget(first)
     run(first, cache)
     assert RGAP in computed(first)
     assert entry.read_bytes() == whole
 
 
-@pytest.mark.parametrize(
-    ("location", "words"),
-    [
-        (None, "SNAKEMAKE_OUTPUT_CACHE, which is not set"),
-        ("cache", "a relative path"),
-        ("/nowhere/cache", "no folder that you may write to"),
-    ],
-)
-def test_a_cache_that_cannot_be_used_is_refused_in_one_sentence(location, words):
-    assert words in sentence(ConfigError, shared_cache.check, location)
-
-
-def test_nothing_runs_where_the_cache_is_not_set(tree, snakemake, monkeypatch):
+def test_a_cache_that_cannot_be_used_is_refused_and_nothing_runs(tree, refusal, monkeypatch):
+    unset = "SNAKEMAKE_OUTPUT_CACHE, which is not set; set it to the folder"
+    assert unset in sentence(ConfigError, shared_cache.check, None)
+    assert "a relative path" in sentence(ConfigError, shared_cache.check, "cache")
+    nowhere = sentence(ConfigError, shared_cache.check, "/nowhere/cache")
+    assert "no folder that you may write to" in nowhere
     monkeypatch.delenv(shared_cache.VARIABLE, raising=False)
-    done = snakemake(tree, *SMOKE, "--cache", "--", RGAP, check=False)
-    said = " ".join((done.stdout + done.stderr).split())
-    assert done.returncode != 0
-    assert "SNAKEMAKE_OUTPUT_CACHE, which is not set; set it to the folder" in said
+    assert unset in refusal(*SMOKE, "--cache", "--", RGAP)
     assert not (tree / "results").exists()
-
-
-def test_without_cache_nothing_is_said_of_it(tree, snakemake):
-    done = snakemake(tree, "-n", *SMOKE, "--", *GOALS)
-    assert "eligible" not in done.stdout + done.stderr
 
 
 def test_software_is_part_of_an_entry(monkeypatch):
@@ -215,21 +188,16 @@ def test_a_listing_stands_for_a_folder(tmp_path):
 
 
 def test_the_rules_that_are_named_are_those_that_say_so():
-    named = set()
-    for path in (ROOT / "workflow/rules").glob("*.smk"):
-        for block in re.split(r"(?m)^(?=(?:use )?rule )", path.read_text()):
-            if "\n    cache: SHARED\n" in block:
-                named.add(re.match(r"(?:use rule \w+ as |rule )(\w+)", block)[1])
+    named = {name for name, block in rule_blocks() if "\n    cache: SHARED\n" in block}
     assert named == set(shared_cache.RULES)
     page = (ROOT / "docs/cache.md").read_text()
     assert all(f"`{rule}`" in page for rule in named)
 
 
-def test_a_submitting_profile_refuses_a_cache_without_names(tree, snakemake, tmp_path, monkeypatch):
+def test_a_submitting_profile_refuses_a_cache_without_names(refusal, tmp_path, monkeypatch):
     shared_cache.check_names(["train"])
     monkeypatch.setenv(shared_cache.VARIABLE, str(tmp_path))
     submit = ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", "false", "--jobs", 1)
-    done = snakemake(tree, *submit, "--cache", "--", "figures/copa_fig1.pdf", check=False)
-    assert done.returncode == 1
-    assert "--cache without names does nothing for jobs that are submitted" in done.stderr
-    assert "name the rules, e.g. --cache embedded_dataset " in " ".join(done.stderr.split())
+    said = refusal(*submit, "--cache", "--", "figures/copa_fig1.pdf")
+    assert "--cache without names does nothing for jobs that are submitted" in said
+    assert "name the rules, e.g. --cache embedded_dataset " in said

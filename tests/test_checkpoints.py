@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 import training_cases as t
+from conftest import refused
 from gradleak.errors import ArtifactError, NumericsError
 from gradleak.models.chain import Chain, LinearSpec
 from gradleak.models.initial import draw_key
 from gradleak.runtime.artifacts import read_tensors
 
 SOME = {"answering": 0.7, "share": 0.7}
-RUNS = {"alone": t.trainer, "fedavg": partial(t.federation, t.SMALL, **SOME)}
-RUNS["fedkl"] = partial(t.federation, t.LOCKED, **SOME)
+RUNS = [t.trainer, *(partial(t.federation, chain, **SOME) for chain in (t.SMALL, t.LOCKED))]
+EACH = pytest.mark.parametrize("begin", RUNS, ids=["alone", "fedavg", "fedkl"])
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def interrupted(run, path, stop):
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3])
-@pytest.mark.parametrize("begin", RUNS.values(), ids=RUNS)
+@EACH
 def test_an_interrupted_run_ends_alike(path, begin, stop):
     whole = begin()
     expected = whole.run()
@@ -44,7 +45,7 @@ def test_an_interrupted_run_ends_alike(path, begin, stop):
     assert t.same(begin().run(path), expected)
 
 
-@pytest.mark.parametrize("begin", RUNS.values(), ids=RUNS)
+@EACH
 def test_another_seed_ends_otherwise(begin):
     assert not t.same(begin().run(), begin(seed=1).run())
 
@@ -58,30 +59,21 @@ def test_a_killed_run_goes_on_at_its_checkpoint(path, tmp_path, run):
     t.killed(run, path)
     assert 2 <= read_tensors(path)[1]["done"] < 8
     other = tmp_path / "other.safetensors"
-    with t.one_thread():
-        for place in (path, other):
-            eval(run, {"t": t}).run(place)
+    for place in (path, other):
+        eval(run, {"t": t}).run(place)
     assert path.read_bytes() == other.read_bytes()
 
 
 def test_diverged_training_names_the_epoch_and_keeps_the_last_checkpoint(path):
     ours = t.trainer(**t.PLAIN)
-    real, calls = ours._step, []
-
-    def step(inputs, labels, rate):
-        calls.append(rate)
-        return real(inputs * (float("nan") if len(calls) > 3 * 4 else 1.0), labels, rate)
-
-    ours._step = step
-    with pytest.raises(NumericsError) as refused:
+    real, spoils = ours._step, iter([1.0] * 3 * 4)
+    ours._step = lambda inputs, *more: real(inputs * next(spoils, np.nan), *more)
+    diverged = "small: training diverged in epoch 5 (loss nan, on validation "
+    kept = f"the checkpoint of epoch 4 is kept in {path}"
+    with refused(diverged, kept, "lower rate: 0.05", kind=NumericsError):
         ours.run(path)
-    said = str(refused.value)
-    assert "small: training diverged in epoch 5 (loss nan, on validation " in said
-    assert f"the checkpoint of epoch 4 is kept in {path}" in said
-    assert "lower rate: 0.05" in said
     tensors, metadata = read_tensors(path)
-    assert metadata["done"] == 4
-    assert all(np.isfinite(value).all() for value in tensors.values())
+    assert metadata["done"] == 4 and all(np.isfinite(value).all() for value in tensors.values())
 
 
 def again(**more):
@@ -111,29 +103,21 @@ OTHERS = [
 def test_a_checkpoint_of_something_else_is_refused_by_name(path, begin, more, words):
     interrupted(begin(), path, 3)
     before = path.read_bytes()
-    with pytest.raises(ArtifactError) as refused:
-        begin(**more).run(path)
     other = "other" if words.startswith("settings") else "another"
-    assert f"The checkpoint {path} is of {other} {words}" in str(refused.value)
-    assert "delete it" in str(refused.value)
+    with refused(f"The checkpoint {path} is of {other} {words}", "delete it", kind=ArtifactError):
+        begin(**more).run(path)
     assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
-    ("begin", "harm"),
-    [
-        (t.trainer, lambda whole: whole[: len(whole) // 2]),
-        (t.trainer, lambda whole: b"nothing"),
-        (t.trainer, lambda whole: whole.replace(b'\\"done\\"', b'\\"dnoe\\"')),
-        (t.trainer, lambda whole: whole.replace(b'\\"recipe\\"', b'\\"recipx\\"')),
-        (t.federation, lambda whole: whole[: len(whole) // 2]),
-        (t.federation, lambda whole: whole.replace(b'\\"dropped\\"', b'\\"droppde\\"')),
-    ],
+    ("begin", "names"), [(t.trainer, [b"done", b"recipe"]), (t.federation, [b"dropped"])]
 )
-def test_a_damaged_checkpoint_is_refused_by_name(path, begin, harm):
+def test_a_damaged_checkpoint_is_refused_by_name(path, begin, names):
     interrupted(begin(), path, 3)
     whole = path.read_bytes()
-    path.write_bytes(harm(whole))
-    assert path.read_bytes() != whole
-    with pytest.raises(ArtifactError, match=rf"The checkpoint {path} is damaged .*delete it"):
-        begin().run(path)
+    renamed = [whole.replace(b'\\"%s\\"' % name, b'\\"%s\\"' % name[::-1]) for name in names]
+    for harmed in (whole[: len(whole) // 2], b"nothing", *renamed):
+        assert harmed != whole
+        path.write_bytes(harmed)
+        with refused(f"The checkpoint {path} is damaged ", "delete it", kind=ArtifactError):
+            begin().run(path)

@@ -4,21 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from claims_synthetic import (
-    EXPLANATIONS,
-    Judged,
-    changed,
-    content,
-    copa,
-    copa_scores,
-    explained,
-    index_rows,
-    read,
-    score_rows,
-    security_rows,
-    write,
-)
-from gradleak.claims import COLUMNS, Evidence, evaluate, load, load_explanations, table
+import claims_synthetic as made
+from claims_synthetic import Judged, changed, copa, copa_scores, edited, explained, read, verdicts
+from gradleak.claims import COLUMNS, Evidence, load, load_explanations, table
 from gradleak.claims.evaluate import Judge
 from gradleak.errors import ConfigError
 from gradleak.runtime import tidy
@@ -26,20 +14,17 @@ from gradleak.runtime import tidy
 
 @pytest.fixture(scope="module")
 def evidence(tmp_path_factory):
-    return read(tmp_path_factory.mktemp("evidence"), copa_scores(), security_rows(), index_rows())
+    more = (made.security_rows(), made.index_rows())
+    return read(tmp_path_factory.mktemp("evidence"), copa_scores(), *more)
 
 
 @pytest.fixture(scope="module")
 def judged(evidence):
-    return judge(evidence)
-
-
-def judge(evidence, images="real", scale="laptop", **more):
-    return evaluate(copa(), evidence, images, scale, **more).set_index("id")
+    return verdicts(copa(), evidence)
 
 
 def of(folder, rows, *more):
-    return Judged(copa(), read(folder, rows, *(more or ([], []))))
+    return Judged(copa(), read(folder, rows, *more))
 
 
 def test_columns_and_paper_values_reproduced_by_themselves(judged):
@@ -58,14 +43,11 @@ def test_columns_and_paper_values_reproduced_by_themselves(judged):
 
 
 REFUTED = {
-    "copa.fig1.captured": "-1995",
-    "copa.fig2.overall.rgap": "31.3128",
-    "copa.fig1.pair.14.copa_tv": "0.0596",
-    "copa.fig2.pair.14.copa_tv": "0.0950",
-    "copa.fig2.close.v1": "25.2923",
-    "copa.fig2.close.v3": "0.0565",
+    "copa.fig1.captured": "-1995", "copa.fig2.overall.rgap": "31.3128",
+    "copa.fig1.pair.14.copa_tv": "0.0596", "copa.fig2.pair.14.copa_tv": "0.0950",
+    "copa.fig2.close.v1": "25.2923", "copa.fig2.close.v3": "0.0565",
     "copa.fig2.denoise.v3": "0.0563",
-}
+}  # fmt: skip
 
 
 def test_sentences_that_the_papers_tables_contradict(judged):
@@ -73,20 +55,22 @@ def test_sentences_that_the_papers_tables_contradict(judged):
     once = {name.removesuffix(".twenty") for name in refuted.index}
     assert once == set(REFUTED)
     for name, number in REFUTED.items():
-        assert number in refuted.loc[name, "reason"]
-        assert "ours: " in refuted.loc[name, "reason"]
+        assert number in refuted.loc[name, "reason"] and "ours: " in refuted.loc[name, "reason"]
     reason = refuted.loc["copa.fig2.denoise.v3", "reason"]
     assert "Animal" in reason and "Truck" not in reason
-    without = judge(Evidence(), "embedded", "smoke")
-    assert set(without[without["verdict"] == "refuted"].index) == set(refuted.index)
+    for run in (("embedded", "smoke"), ("real", "laptop")):
+        without = verdicts(copa(), None, *run)
+        assert set(without[without["verdict"] == "refuted"].index) == set(refuted.index)
+    left = without[~without["verdict"].isin(["not judged", "refuted"])]
+    assert list(left.index) == ["copa.table2.psnr_matches_mse"]
+    assert without["reason"].str.len().min() > 0
 
 
 def test_printed_psnr_and_mse_are_compared(tmp_path):
     right = Judged(copa(), Evidence())["copa.table2.psnr_matches_mse"]
     assert (right.verdict, right.n, right.ours) == ("reproduced", 48, 48)
-    data = content()
-    data["grids"][1]["rows"][0]["values"][0] = 0.0514
-    wrong = Judged(load(write(tmp_path, data)), Evidence())["copa.table2.psnr_matches_mse"]
+    bent = edited(tmp_path, lambda d: d["grids"][1]["rows"][0]["values"].__setitem__(0, 0.0514))
+    wrong = Judged(load(bent), Evidence())["copa.table2.psnr_matches_mse"]
     assert (wrong.verdict, wrong.n, wrong.ours) == ("refuted", 48, 47)
     assert "Figure 1, variant 1, Truck, COPA original: 0.0514, 61.0389; ours" in wrong.reason
 
@@ -123,7 +107,7 @@ def test_failed_runs_are_counted_and_count_as_worst(tmp_path):
     assert of(tmp_path, none_left)["copa.table2.fig1.v3.truck.copa.mse"].verdict == "differs"
 
 
-def test_divergence_and_equal_attacks(tmp_path):
+def test_divergence_equal_attacks_and_padding(tmp_path):
     copies = [row for row in copa_scores() if row["model"] == "cnn3_v1_leaky"]
     copies = [{**row, "attack": "rgap"} for row in copies if row["attack"] == "copa"]
     pair = ("cnn3_v1_leaky", "rgap")
@@ -133,28 +117,25 @@ def test_divergence_and_equal_attacks(tmp_path):
     assert frame["copa.fig2.copa_beats_rgap.v1"].verdict == "differs"
     assert frame["copa.fig2.copa_beats_rgap.v1"].ours == pytest.approx(1)
     assert frame["copa.fig2.diverges.v2"].verdict == "reproduced"
-
-
-def test_large_padding_effect_differs(tmp_path):
+    # A large effect of padding.
     where = {"result": "copa_padding", "metric": "mse"}
     frame = of(tmp_path, changed(copa_scores(), where, times=1e6))
-    for name in ("copa.padding.copa", "copa.padding.rgap", "copa.padding.v1"):
-        assert frame[name].verdict == "differs"
+    for name in ("copa", "rgap", "v1"):
+        assert frame[f"copa.padding.{name}"].verdict == "differs"
 
 
 def test_exact_and_correlation_claims_can_fail(tmp_path):
-    security = security_rows()
-    security[0]["contribution"] = 1
-    security[0]["kernel"] = 5
-    index = [{**row, "c": -row["c"]} for row in index_rows()]
+    security = made.security_rows()
+    security[0] |= {"contribution": 1, "kernel": 5}
+    index = [{**row, "c": -row["c"]} for row in made.index_rows()]
     first = next(row for row in copa_scores() if row["metric"] == "fc_error")
     rows = [{**row, "value": 1e-3} if row is first else row for row in copa_scores()]
     frame = of(tmp_path, rows, security, index)
-    reproduced = ("lemma.fc.fig2", "recommend.wide.copa", "table1.v2.c")
     differ = ("table1.v1.layer1.kernel", "table1.v1.c", "fig1.contribution.v1.layer1")
-    for name in (*reproduced, *differ, "lemma.fc.fig1", "c.indicator.copa"):
-        verdict = "reproduced" if name in reproduced else "differs"
-        assert frame[f"copa.{name}"].verdict == verdict
+    for name in (*differ, "lemma.fc.fig1", "c.indicator.copa"):
+        assert frame[f"copa.{name}"].verdict == "differs"
+    for name in ("lemma.fc.fig2", "recommend.wide.copa", "table1.v2.c"):
+        assert frame[f"copa.{name}"].verdict == "reproduced"
 
 
 def test_full_reconstruction_is_judged_on_the_better_attack(judged, tmp_path):
@@ -170,51 +151,45 @@ def test_full_reconstruction_is_judged_on_the_better_attack(judged, tmp_path):
     rgap = {"model": "cnn3_v3_leaky", "attack": "rgap"}
     for value, status in ((0.3, "ok"), ("", "failed")):
         frame = of(tmp_path, changed(copa_scores(), rgap, value=value, status=status))
-        assert frame["copa.c.full.fig2"].verdict == "differs"
-        assert frame["copa.c.full.fig2"].ours == pytest.approx(alone["ours"])
-        assert frame["copa.c.full.fig2"].n_ok == 20
+        found = frame["copa.c.full.fig2"]
+        assert (found.verdict, found.n_ok) == ("differs", 20)
+        assert found.ours == pytest.approx(alone["ours"])
         assert frame["copa.c.full.fig1"].verdict == "reproduced"
 
 
 def test_the_better_attack_can_be_refuted_by_the_paper():
     by_id = {claim.id: claim for claim in copa().claims}
     contradictions = Judge(copa(), Evidence(), "real", "laptop").contradictions
-    either = by_id["copa.c.full.fig2"]
-    assert contradictions(either) == ()
-    query = either.query.model_copy(
-        update={"where": {**either.query.where, "model": "cnn3_v4_leaky"}}
-    )
+    either, alone = by_id["copa.c.full.fig2"], by_id["copa.c.full.fig2.copa"]
+    assert contradictions(either) == contradictions(alone) == ()
+    where = {**either.query.where, "model": "cnn3_v4_leaky"}
+    query = either.query.model_copy(update={"where": where})
     wrong = contradictions(either.model_copy(update={"query": query}))
     assert [text.rpartition(": ")[2] for text in wrong] == ["0.0382", "0.0483"]
-    alone = by_id["copa.c.full.fig2.copa"]
-    assert contradictions(alone) == ()
-    theirs = alone.model_copy(update={"reading": "paper"})
-    assert len(contradictions(theirs)) == 2
+    assert len(contradictions(alone.model_copy(update={"reading": "paper"}))) == 2
 
 
 def test_explanations_stand_beside_failures_of_the_recorded_run_only(evidence, tmp_path):
     name, refuted = "copa.c.full.fig2.copa", "copa.fig1.captured"
     good = "copa.table2.fig1.v1.truck.copa.mse"
     why = explained(tmp_path, copa(), {name: "minima", refuted: "order", good: "none"})
-    frame = judge(evidence, explanations=why)
+    frame = verdicts(copa(), evidence, why=why)
     assert frame["explanation"].loc[[name, refuted, good]].tolist() == ["minima", "order", ""]
     for images, scale in (("embedded", "laptop"), ("real", "smoke"), ("real", "paper")):
-        frame = judge(evidence, images, scale, explanations=why)
+        frame = verdicts(copa(), evidence, images, scale, why)
         assert frame.loc[refuted, "verdict"] == "refuted"
         assert (frame["explanation"] == "").all()
-
-
-def test_exceeding_is_explained(tmp_path):
+    # Exceeding is explained too.
     rows = changed(copa_scores(), {"metric": "mse", "attack": "copa"}, times=0.01)
-    why = load_explanations(EXPLANATIONS, copa())
-    frame = judge(read(tmp_path, rows, [], []), explanations=why)
-    for name in ("fig1.v2.truck.copa.mse", "fig2.v2.animal.copa.mse", "fig1.v3.truck.copa.mse"):
-        row = frame.loc[f"copa.table2.{name}"]
+    why = load_explanations(made.EXPLANATIONS, copa())
+    frame = verdicts(copa(), read(tmp_path, rows), why=why)
+    for name in ("fig1.v2.truck", "fig2.v2.animal", "fig1.v3.truck"):
+        row = frame.loc[f"copa.table2.{name}.copa.mse"]
         assert row["verdict"] == "exceeds" and row["explanation"]
 
 
 def test_what_a_run_cannot_judge(tmp_path):
-    evidence = read(tmp_path, score_rows(copa(), "embedded"), security_rows(), index_rows())
+    evidence = read(tmp_path, copa_scores("embedded"), made.security_rows(), made.index_rows())
     by_id = {claim.id: claim for claim in copa().claims}
 
     def outcome(name, images, scale):
@@ -232,35 +207,28 @@ def test_what_a_run_cannot_judge(tmp_path):
         assert outcome("copa.table1.v4.c", "embedded", scale).verdict == "reproduced"
     with pytest.raises(ValueError, match="use embedded or real"):
         outcome(order, "photos", "laptop")
-
-
-def test_no_evidence_is_not_judged():
-    frame = judge(Evidence())
-    judged = frame[~frame["verdict"].isin(["not judged", "refuted"])]
-    assert list(judged.index) == ["copa.table2.psnr_matches_mse"]
-    assert frame["reason"].str.len().min() > 0
-
-
-def test_few_seeds_cannot_carry_a_test(tmp_path):
-    few = [row for row in copa_scores() if row["seed"] < 4]
-    row = of(tmp_path, few)["copa.fig1.pair.12.copa"]
-    assert row.verdict == "not judged" and row.reason.startswith("scale: 4 seeds")
-    one = [row for row in few if row["seed"] < 1]
-    row = of(tmp_path, one)["copa.table2.fig1.v1.truck.copa.mse"]
-    assert row.verdict == "not judged" and "one run has no interval" in row.reason
+    # Few seeds cannot carry a test.
+    for seeds, name, words in (
+        (4, "fig1.pair.12.copa", "scale: 4 seeds"),
+        (1, "table2.fig1.v1.truck.copa.mse", "scale: one run has no interval"),
+    ):
+        few = [row for row in copa_scores() if row["seed"] < seeds]
+        row = of(tmp_path, few)[f"copa.{name}"]
+        assert row.verdict == "not judged" and row.reason.startswith(words)
 
 
 def test_a_changed_claim_changes_nothing_elsewhere(tmp_path, evidence, judged):
-    data = content()
-    data["tolerances"]["wide"] = {**data["tolerances"]["draw"], "factor": 3}
-    data["grids"][1]["exceptions"]["wide"] = ["fig1.v1.truck.copa.mse"]
+    def change(data):
+        data["tolerances"]["wide"] = {**data["tolerances"]["draw"], "factor": 3}
+        data["grids"][1]["exceptions"]["wide"] = ["fig1.v1.truck.copa.mse"]
+
     why = explained(tmp_path, copa(), {"copa.fig1.captured": "c(M) ranks variant 1 last."})
-    frame = evaluate(load(write(tmp_path, data)), evidence, "real", "laptop", why).set_index("id")
+    frame = verdicts(load(edited(tmp_path, change)), evidence, why=why)
     name = "copa.table2.fig1.v1.truck.copa.mse"
     assert frame.loc[name, "high"] == pytest.approx(3 * judged.loc[name, "high"])
     assert frame.loc["copa.fig1.captured", "explanation"] == "c(M) ranks variant 1 last."
-    changed = [name, "copa.fig1.captured"]
-    pd.testing.assert_frame_equal(frame.drop(changed), judged.drop(changed))
+    own = [name, "copa.fig1.captured"]
+    pd.testing.assert_frame_equal(frame.drop(own), judged.drop(own))
 
 
 def test_tables(evidence):

@@ -1,20 +1,21 @@
 """Claims files against the rest of the repository: config, limits, explanations, words on pages."""
 
 import re
+from itertools import product
 from typing import get_args
 
 import pandas as pd
 import pytest
 
-from claims_rgap import FILE, ROOT
-from claims_synthetic import FILE as COPA
-from claims_synthetic import copa, explained
+from claims_synthetic import FILE, ROOT, copa, explained
+from conftest import sentence
 from gradleak.analysis.copa_index import COLUMNS as SECURITY_COLUMNS
 from gradleak.analysis.rank_table import COLUMNS as RANK_COLUMNS
 from gradleak.claims import load, load_all, load_explanations
 from gradleak.claims.forms import Query
 from gradleak.claims.forms.base import EXTREMES
 from gradleak.claims.metrics import label
+from gradleak.claims.outcome import VERDICTS
 from gradleak.claims.statement import Rule
 from gradleak.errors import ConfigError
 from gradleak.runtime.tidy import TABLES
@@ -24,7 +25,7 @@ from papers.fedkl.tables.accuracy import COLUMNS as ACCURACY
 from papers.fedkl.tables.parameters import COLUMNS as PARAMETERS
 from papers.mkor.inconspicuous import COLUMNS as INCONSPICUOUS
 from papers.mkor.tables.pruned import COLUMNS as PRUNED
-from settings_files import whole
+from pipeline_trees import whole
 
 
 def _wheres(value, outer):
@@ -50,8 +51,7 @@ def _listed(value):
     return {str(item) for item in (value if isinstance(value, list) else [value])}
 
 
-MKOR = ROOT / "papers/mkor/claims.yaml"
-FEDKL = ROOT / "papers/fedkl/claims.yaml"
+PAPERS = {path.parent.name: load(path) for path in sorted(ROOT.glob("papers/*/claims.yaml"))}
 IMAGE_METRICS = "src/gradleak/scoring/metrics/image.py"
 # Columns of other tables that claims read.
 TIDY = {
@@ -68,15 +68,15 @@ TIDY = {
 }
 
 
-@pytest.mark.parametrize("path", [COPA, FILE, MKOR, FEDKL], ids=["copa", "rgap", "mkor", "fedkl"])
-def test_claims_name_only_what_the_config_makes(path):
+@pytest.mark.parametrize("paper", PAPERS)
+def test_claims_name_only_what_the_config_makes(paper):
     config = whole()
     experiments, groups = config["experiments"], config.get("groups", {})
     code = [*ROOT.glob("src/gradleak/scoring/scores*.py"), ROOT / IMAGE_METRICS]
     metrics = "".join(path.read_text(encoding="utf-8") for path in code)
     tables = {"rank": [*RANK_COLUMNS, "local"], "security": SECURITY_COLUMNS, **TIDY}
     looked_at = 0
-    for claim in load(path).claims:
+    for claim in PAPERS[paper].claims:
         for where, inside in _wheres(claim.query.model_dump(), {}):
             looked_at += 1
             assert _listed(where.get("model", [])) <= set(config["models"]), claim.id
@@ -99,7 +99,7 @@ def test_claims_name_only_what_the_config_makes(path):
 
 def test_sentences_that_tests_check_name_them():
     named = 0
-    for claim in load(MKOR).claims:
+    for claim in PAPERS["mkor"].claims:
         reason = getattr(claim.query, "reason", "")
         assert reason.split(": ")[0] in ("", "data", "scale", "time", "test"), claim.id
         if reason.startswith("test: "):
@@ -122,24 +122,21 @@ def test_the_page_on_claims_has_every_form_with_its_rules():
 
 
 def test_figures_and_claims_have_the_same_limits():
-    amounts = {name: tolerance.amount for name, tolerance in load(FILE).tolerances.items()}
+    amounts = {name: tolerance.amount for name, tolerance in PAPERS["rgap"].tolerances.items()}
     assert amounts["invisible"] == amounts["visible"] == INVISIBLE
-    assert amounts["at_twin"] == amounts["off_twin"] == AT_TWIN
-    query = next(c.query for c in load(FILE).claims if c.id == "rgap.twin.dlg_random")
-    assert query.model_dump()["more"]["amount"] == AT_TWIN
-
-
-def test_the_papers_sentences_rest_on_its_own_arithmetic():
-    for claim in load(FILE).claims:
+    query = CLAIMS["rgap.twin.dlg_random"][0].query.model_dump()
+    assert amounts["at_twin"] == amounts["off_twin"] == query["more"]["amount"] == AT_TWIN
+    # The paper's sentences rest on its own arithmetic.
+    for claim in PAPERS["rgap"].claims:
         selected = [where for where, _ in _wheres(claim.query.model_dump(), {})]
         attacks = {name for where in selected for name in _listed(where.get("attack", []))}
         if claim.reading == "paper" and claim.id != "rgap.label":
             assert "rgap_balanced" not in attacks, claim.id
 
 
-FILES = sorted((ROOT / "papers").glob("*/explanations.yaml"))
+FILES = {path.parent.name: path for path in sorted(ROOT.glob("papers/*/explanations.yaml"))}
+WHYS = {paper: load_explanations(path, PAPERS[paper]) for paper, path in FILES.items()}
 CLAIM, OTHER = "copa.fig1.captured", "copa.fig1.close.v1"
-RUN = {"images": "real", "scale": "laptop"}
 ENTRY = {"claims": [CLAIM], "text": "why", "evidence": ["docs/copa.md"]}
 
 
@@ -148,25 +145,15 @@ def test_a_pattern_reaches_its_claims_and_no_other(tmp_path):
     first = {claim.id for claim in copa().claims if claim.id.startswith("copa.table1.v1.")}
     assert set(why.by_id) == first | {CLAIM} and len(first) > 3
     assert why.text(CLAIM, "refuted", "real", "laptop") == "two"
-    for verdict, images, scale in (
-        ("reproduced", "real", "laptop"),
-        ("not judged", "real", "laptop"),
-        ("differs", "embedded", "laptop"),
-        ("differs", "real", "smoke"),
-    ):
-        assert why.text(CLAIM, verdict, images, scale) == ""
     assert why.text(OTHER, "differs", "real", "laptop") == ""
-
-
-def test_what_holds_in_any_run_is_shown_in_every_one(tmp_path):
+    # What holds in any run is shown in every one.
     given = [{**ENTRY, "of": "any"}, {**ENTRY, "claims": [OTHER]}]
     why = explained(tmp_path, copa(), {}, explanations=given)
-    for images in ("real", "embedded"):
-        for scale in ("smoke", "laptop", "paper"):
-            assert why.text(CLAIM, "differs", images, scale) == "why"
-            assert why.text(CLAIM, "reproduced", images, scale) == ""
-            same = (images, scale) == ("real", "laptop")
-            assert why.text(OTHER, "differs", images, scale) == ("why" if same else "")
+    for run in product(("real", "embedded"), ("smoke", "laptop", "paper")):
+        assert why.text(CLAIM, "differs", *run) == "why"
+        assert why.text(OTHER, "differs", *run) == ("why" if run == ("real", "laptop") else "")
+        for claim, verdict in product((CLAIM, OTHER), ("reproduced", "not judged")):
+            assert why.text(claim, verdict, *run) == ""
 
 
 # What an explanation of any run must not speak of: how a run went.
@@ -174,110 +161,101 @@ OF_A_RUN = re.compile(r"p = |\d dB|SSIM|recorded|\d+ of \d+ runs|over five image
 
 
 def test_explanations_of_any_run_have_no_numbers_of_one():
-    files = [load_explanations(path, load(path.with_name("claims.yaml"))) for path in FILES]
-    entries = {entry.text for why in files for entry in why.by_id.values() if entry.of == "any"}
+    known = {name: entry for why in WHYS.values() for name, entry in why.by_id.items()}
+    entries = {entry.text for entry in known.values() if entry.of == "any"}
     assert len(entries) >= 5
     assert [text for text in entries if OF_A_RUN.search(text)] == []
-    known = {name: entry for why in files for name, entry in why.by_id.items()}
     for name in ("fedkl.share.lenet_mnist", "fedkl.prop2.scale", "rgap.resnet18.ra.critical"):
         assert known[name].of == "any"
 
 
-BAD = {
-    "a run for an entry": ({"explanations": [{**ENTRY, "of": "smoke"}]}, "explanations.0.of"),
-    "a pattern of nothing": ({"explanations": [{**ENTRY, "claims": ["copa.none.*"]}]}, "none.*"),
-    "one claim twice": ({"explanations": [ENTRY, {**ENTRY, "claims": ["*.captured"]}]}, "twice"),
-    "no claims": ({"explanations": [{**ENTRY, "claims": []}]}, "explanations.0.claims"),
-    "no text": ({"explanations": [{**ENTRY, "text": ""}]}, "explanations.0.text"),
-    "no evidence": ({"explanations": [{**ENTRY, "evidence": []}]}, "explanations.0.evidence"),
-    "an unknown key": ({"explanations": [{**ENTRY, "why": "x"}]}, "explanations.0.why"),
-    "another paper": ({"paper": "rgap"}, "'rgap' is not 'copa'"),
-    "a run that is none": ({"of": {"images": "real", "scale": "large"}}, "of.scale"),
-}
+BAD = [
+    ({"explanations": [{**ENTRY, "of": "smoke"}]}, "explanations.0.of"),
+    ({"explanations": [{**ENTRY, "claims": ["copa.none.*"]}]}, "none.*"),
+    ({"explanations": [{**ENTRY, "claims": []}]}, "explanations.0.claims"),
+    ({"explanations": [{**ENTRY, "text": ""}]}, "explanations.0.text"),
+    ({"explanations": [{**ENTRY, "evidence": []}]}, "explanations.0.evidence"),
+    ({"explanations": [{**ENTRY, "why": "x"}]}, "explanations.0.why"),
+    ({"explanations": [ENTRY, {**ENTRY, "claims": ["*.captured"]}]}, "twice"),
+    ({"paper": "rgap"}, "'rgap' is not 'copa'"),
+    ({"of": {"images": "real", "scale": "large"}}, "of.scale"),
+]
 
 
-@pytest.mark.parametrize(("change", "words"), BAD.values(), ids=BAD)
+@pytest.mark.parametrize(("change", "words"), BAD)
 def test_bad_files_are_refused_in_one_sentence(tmp_path, change, words):
-    with pytest.raises(ConfigError) as raised:
-        explained(tmp_path, copa(), {CLAIM: "why"}, **change)
-    assert words in str(raised.value) and "explanations.yaml" in str(raised.value)
-    assert "\n" not in str(raised.value)
+    said = sentence(ConfigError, explained, tmp_path, copa(), {CLAIM: "why"}, **change)
+    assert words in said and "explanations.yaml" in said
 
 
 def test_a_paper_may_have_none(tmp_path):
-    others = [path for path in FILES if path.parent != COPA.parent]
-    ((found, why),) = load_all([str(COPA)], map(str, others))
+    others = [str(path) for paper, path in FILES.items() if paper != "copa"]
+    ((found, why),) = load_all([str(FILE)], others)
     assert found.paper == "copa" and why is None
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
-def test_recorded_claims_that_differ_are_explained_by_evidence_that_is_there(path):
-    why = load_explanations(path, load(path.with_name("claims.yaml")))
-    for entry in why.by_id.values():
-        for place in entry.evidence:
-            assert (ROOT / place).is_file(), place
-    recorded = pd.read_csv(
-        ROOT / f"docs/results/{path.parent.name}/claims.csv", keep_default_na=False
-    )
+@pytest.mark.parametrize("paper", FILES)
+def test_recorded_claims_are_counted_and_explained_by_evidence_that_is_there(paper):
+    why, path = WHYS[paper], ROOT / f"docs/results/{paper}/claims.csv"
+    places = {place for entry in why.by_id.values() for place in entry.evidence}
+    assert [place for place in places if not (ROOT / place).is_file()] == []
+    recorded = pd.read_csv(path, keep_default_na=False)
+    assert list(recorded.id) == [claim.id for claim in PAPERS[paper].numbers()], "of today's claims"
     assert {(why.of.images, why.of.scale)} == set(zip(recorded.images, recorded.scale, strict=True))
     failed = set(recorded.id[recorded.verdict == "differs"])
     assert failed and failed <= set(why.by_id)
     for row in recorded.itertuples():
         assert row.explanation == why.text(row.id, row.verdict, row.images, row.scale), row.id
+    counts = [len(recorded), *((recorded.verdict == verdict).sum() for verdict in VERDICTS)]
+    shown = f"(docs/results/{paper}.md) | {' | '.join(map(str, counts))} | "
+    assert (ROOT / "README.md").read_text(encoding="utf-8").count(shown) == 1, shown
 
 
 CLAIMS = {
     claim.id: (claim, found.tolerances[claim.tolerance])
-    for found in map(load, sorted((ROOT / "papers").glob("*/claims.yaml")))
+    for found in PAPERS.values()
     for claim in found.claims
 }
-# A claim of each form and rule, and what lies between its low and high.
-INTERVALS = {
-    "copa.table1.v1.layer1.kernel": EXTREMES,
-    "fedkl.prop2.scale": EXTREMES,
-    "copa.table2.fig1.v1.truck.copa.mse": "95 %: one further run",
-    "mkor.table2.mkor.o_avg_psnr": "95 %: one further batch",
-    "rgap.table1.rgap64.cnn6": "95 %: the mean, widened",
-    "copa.fig1.close.v1": "90 %",
-    "copa.c.full.fig1": "95 % of the runs",
-    "copa.c.position": "95 %",
-    "copa.c.indicator.copa": "95 %",
-    "fedkl.decline.central.lenet_mnist": "95 %",
-    "rgap.twin.same_class": "95 %",
-}
-OURS = {
-    "copa.variants.cover": "smallest gap",
-    "copa.c.position": "ratio of MSEs",
-    "mkor.better.original.gi.ssim": "mean difference of 1 − SSIM",
-    "fedkl.worse.ig_resnet20_mnist.rmse_255": "ratio of RMSEs",
-    "copa.fig1.close.v1": "mean difference of MSE",
-    "copa.c.full.fig1": "median over runs of MSE",
-    "copa.c.indicator.copa": "Spearman's rank correlation over networks",
-    "mkor.sweep.ssim": "Spearman's rank correlation over batches",
-    "fedkl.decline.central.lenet_mnist": "least clear difference; above −3 where",
-    "rgap.fig1.zero": "the number that decides",
-    "fedkl.models": "what the paper's own numbers come to",
-    "fedkl.psnr.with": "share of the paper's numbers",
-    "copa.table2.psnr_matches_mse": "cells of the paper's that agree",
-    "rgap.twin.same_class": "share of starts",
-    "copa.padding.copa": "the change's effect",
-    "mkor.table2.mkor.o_avg_psnr": "mean over batches of each one's mean PSNR",
+# A claim of each form and rule, the beginning of what ours is, and what lies between its low and
+# high.
+SAID = {
+    "copa.table1.v1.layer1.kernel": ("", EXTREMES),
+    "fedkl.prop2.scale": ("", EXTREMES),
+    "copa.table2.fig1.v1.truck.copa.mse": ("", "95 %: one further run"),
+    "mkor.table2.mkor.o_avg_psnr": (
+        "mean over batches of each one's mean PSNR",
+        "95 %: one further batch",
+    ),
+    "rgap.table1.rgap64.cnn6": ("", "95 %: the mean, widened"),
+    "copa.fig1.close.v1": ("mean difference of MSE", "90 %"),
+    "copa.c.full.fig1": ("median over runs of MSE", "95 % of the runs"),
+    "copa.c.position": ("ratio of MSEs", "95 %"),
+    "copa.c.indicator.copa": ("Spearman's rank correlation over networks", "95 %"),
+    "fedkl.decline.central.lenet_mnist": ("least clear difference; above −3 where", "95 %"),
+    "rgap.twin.same_class": ("share of starts", "95 %"),
+    "copa.variants.cover": ("smallest gap", None),
+    "mkor.better.original.gi.ssim": ("mean difference of 1 − SSIM", None),
+    "fedkl.worse.ig_resnet20_mnist.rmse_255": ("ratio of RMSEs", None),
+    "mkor.sweep.ssim": ("Spearman's rank correlation over batches", None),
+    "rgap.fig1.zero": ("the number that decides", None),
+    "fedkl.models": ("what the paper's own numbers come to", None),
+    "fedkl.psnr.with": ("share of the paper's numbers", None),
+    "copa.table2.psnr_matches_mse": ("cells of the paper's that agree", None),
+    "copa.padding.copa": ("the change's effect", None),
 }
 
 
 def test_ours_and_its_interval_are_called_what_the_judge_makes():
     for name, (claim, tolerance) in CLAIMS.items():
-        assert claim.query.ours(tolerance).startswith(OURS.get(name, "")), name
-        shown = claim.query.interval(tolerance)
-        assert shown == INTERVALS.get(name, shown), name
-    assert OURS.keys() | INTERVALS.keys() <= CLAIMS.keys()
-
-
-def test_ours_is_said_of_every_form_and_an_exact_claim_has_no_share_of_certainty():
-    for claim, tolerance in CLAIMS.values():
-        assert bool(claim.query.ours(tolerance)) == (claim.query.form != "elsewhere"), claim.id
+        ours, shown = claim.query.ours(tolerance), claim.query.interval(tolerance)
+        beginning, interval = SAID.get(name, ("", None))
+        assert ours.startswith(beginning), name
+        assert bool(ours) == (claim.query.form != "elsewhere"), name
+        assert interval in (None, shown), name
+        # An exact claim has no share of certainty.
         if claim.kind == "exact" and claim.query.form in ("runs", "column"):
-            assert claim.query.interval(tolerance) == EXTREMES, claim.id
+            assert shown == EXTREMES, name
+    assert SAID.keys() <= CLAIMS.keys()
 
 
 LABELS = {

@@ -1,7 +1,5 @@
-"""Forms of claims that FedKL needs: estimates, arithmetic on cells, metrics without weights."""
+"""Forms of claims that FedKL needs: estimates, arithmetic on cells; facts about losses."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,62 +7,51 @@ import pytest
 from pydantic import ValidationError
 from scipy.special import spence
 
-from claims_synthetic import claim, claims_file, read, score
-from gradleak.claims import Evidence, evaluate
+from claims_synthetic import claim, claims_file, outcome, read, score, verdicts
 from gradleak.claims.forms.loss import FACTS, MARGINS, check, roots
 from gradleak.claims.forms.paired import Effect
 from gradleak.errors import ConfigError
 from gradleak.models.losses import BINARY, MarginLoss
 
 
-def _accuracies(**values):
-    return [{"name": name, "ours": v, "error": e} for name, (v, e) in values.items()]
-
-
-def _less(less, more):
-    sides, column = {"less": less, "more": more}, {"table": "acc", "column": "ours"}
-    return {key: {**column, "where": {"name": name}} for key, name in sides.items()}
-
-
-def _told(folder, rows, tolerance="above", *pairs):
-    query = {"form": "estimates", "comparisons": [_less(*pair) for pair in pairs or [("a", "b")]]}
-    claims = claims_file(folder, [claim("c", query, tolerance)])
-    return evaluate(claims, read(folder, [], acc=rows), "real", "laptop").iloc[0]
+def _told(folder, rows, tolerance, *pairs):
+    """Outcome of comparisons of accuracies, of which each row has a name, a value and an error."""
+    table = [dict(zip(("name", "ours", "error"), row, strict=True)) for row in rows]
+    side = {"table": "acc", "column": "ours"}
+    less = [
+        {key: {**side, "where": {"name": n}} for key, n in zip(("less", "more"), pair, strict=True)}
+        for pair in pairs
+    ]
+    query = {"form": "estimates", "comparisons": less}
+    return outcome(folder, query, tolerance, read(folder, acc=table))
 
 
 @pytest.mark.parametrize(
     ("tolerance", "pairs", "verdict"),
     [
-        ("above", [("low", "high")], "reproduced"),
-        ("above", [("high", "low")], "differs"),
-        ("above", [("low", "near")], "not judged"),
-        ("above", [("low", "near"), ("high", "low")], "differs"),
-        ("above", [("low", "high"), ("low", "near")], "not judged"),
+        ("test", [("low", "high")], "reproduced"),
+        ("test", [("high", "low")], "differs"),
+        ("test", [("low", "near")], "not judged"),
+        ("test", [("low", "near"), ("high", "low")], "differs"),
+        ("test", [("low", "high"), ("low", "near")], "not judged"),
         ("close", [("near", "low")], "reproduced"),
         ("close", [("high", "low")], "differs"),
         ("close", [("rough", "low")], "not judged"),
     ],
 )
 def test_estimates_are_told_apart_or_not(tmp_path, tolerance, pairs, verdict):
-    rows = _accuracies(low=(80, 0.5), near=(81, 0.5), high=(90, 0.5), rough=(82, 2))
+    rows = [("low", 80, 0.3), ("near", 80.9, 0.4), ("high", 90, 0.4), ("rough", 82, 2)]
     found = _told(tmp_path, rows, tolerance, *pairs)
     assert found["verdict"] == verdict
     if verdict == "not judged":
         assert found["reason"].startswith("scale: not told apart")
     if len(pairs) == 1:
-        by = {row["name"]: row["ours"] for row in rows}
-        assert found["ours"] == by[pairs[0][1]] - by[pairs[0][0]]
-        assert found["low"] < found["ours"] < found["high"]
-
-
-def test_an_interval_is_that_of_a_difference(tmp_path):
-    found = _told(tmp_path, _accuracies(a=(80, 0.3), b=(81, 0.4)))
-    assert found["high"] - found["ours"] == pytest.approx(1.959964 * 0.5)
-
-
-def test_an_estimate_is_one_row(tmp_path):
-    with pytest.raises(ConfigError, match=r"claim 'c': table acc has 2 rows for name a"):
-        _told(tmp_path, _accuracies(a=(1, 1), b=(2, 1)) * 2)
+        one, other = ({name: rest for name, *rest in rows}[name] for name in pairs[0])
+        # The interval is that of a difference.
+        half = 1.959964 * np.hypot(one[1], other[1])
+        expected = other[0] - one[0]
+        limits = (expected, expected - half, expected + half)
+        assert tuple(found[["ours", "low", "high"]]) == pytest.approx(limits)
 
 
 def _grid(values):
@@ -80,8 +67,7 @@ def _grid(values):
 
 def _related(folder, relation, **more):
     query = {"form": "arithmetic", "relations": [relation]}
-    claims = claims_file(folder, [claim("c", query, "same", **more)], grids=[_grid([10, 30, 20.1])])
-    return evaluate(claims, Evidence(), "real", "laptop").set_index("id").loc["c"]
+    return outcome(folder, query, "same", grids=[_grid([10, 30, 20.1])], **more)
 
 
 @pytest.mark.parametrize(
@@ -109,24 +95,24 @@ def test_printed_numbers_follow_from_others_within_rounding(
     assert f"{int(verdict)} of 1 hold" in found["reason"]
 
 
-@pytest.mark.parametrize(
-    ("relation", "more", "words"),
-    [
+def test_what_cannot_be_asked_is_refused(tmp_path):
+    for relation, more, words in (
         ({"of": "value", "cells": ["g.r9.v"]}, {"paper_value": 1}, "is called 'g.r9.v'"),
         ({"of": "value", "cells": ["g.*"]}, {"paper_value": 1}, "value is of 1 numbers, but"),
         ({"of": "value", "cells": ["g.r0.v"]}, {}, "give equals or paper_value"),
-    ],
-)
-def test_relations_that_cannot_be_are_refused(tmp_path, relation, more, words):
-    with pytest.raises(ConfigError, match=words):
-        _related(tmp_path, relation, **more)
+    ):
+        with pytest.raises(ConfigError, match=words):
+            _related(tmp_path, relation, **more)
+    with pytest.raises(ConfigError, match=r"claim 'c': table acc has 2 rows for name a"):
+        _told(tmp_path, [("a", 1, 1), ("b", 2, 1)] * 2, "test", ("a", "b"))
+    with pytest.raises(ValidationError, match="pairs"):
+        Effect.model_validate({"form": "effect", "unit": "image", "pairs": [], "among": [{}, {}]})
 
 
 @pytest.mark.parametrize(("high", "verdict"), [(25, "reproduced"), (15, "refuted")])
 def test_numbers_in_a_range(tmp_path, high, verdict):
     query = {"form": "range", "cells": ["g.*"], "low": 5, "high": high}
-    claims = claims_file(tmp_path, [claim("c", query, "half")], grids=[_grid([10, 30, 20])])
-    found = evaluate(claims, Evidence(), "real", "laptop").set_index("id").loc["c"]
+    found = outcome(tmp_path, query, "half", grids=[_grid([10, 30, 20])])
     assert (found["verdict"], found["n"]) == (verdict, 3)
     assert found["ours"] == pytest.approx(2 / 3 if high == 25 else 1 / 3)
 
@@ -134,37 +120,17 @@ def test_numbers_in_a_range(tmp_path, high, verdict):
 WHERE = {"result": "r", "model": "m", "attack": "a"}
 
 
-@pytest.mark.parametrize(
-    ("failed", "verdict", "reason"),
-    [
-        (0, "not judged", "scale: one image has no interval"),
-        (1, "differs", "1 of 2 runs failed and are not in the mean"),
-    ],
-)
-def test_the_mean_of_one_image_has_no_interval(tmp_path, failed, verdict, reason):
-    rows = [score(WHERE, 0, "ssim", 0.5)]
-    rows += [score(WHERE, 1, "ssim", None, status="failed", reason="diverged")] * failed
+def test_the_mean_of_one_image_has_no_interval(tmp_path):
+    good = score(WHERE, 0, "ssim", 0.5)
+    lost = score(WHERE, 1, "ssim", None, status="failed", reason="diverged")
     query = {"form": "runs", "where": WHERE, "metric": "ssim"}
-    claims = claims_file(tmp_path, [claim("c", query, "twofold", kind="value", paper_value=0.5)])
-    found = evaluate(claims, read(tmp_path, rows), "real", "laptop").iloc[0]
-    assert (found["verdict"], found["reason"], found["ours"]) == (verdict, reason, 0.5)
-
-
-def test_a_metric_without_weights_is_not_judged(tmp_path):
-    rows = [score(WHERE, k, "ssim", 0.5) for k in range(3)]
-    lacking = {"status": "not_available", "reason": "VGG-16 is missing; put it there"}
-    rows += [score(WHERE, k, "lpips_vgg", None, **lacking) for k in range(3)]
-    rows += [score(WHERE, 3, "ssim", None, status="failed", reason="diverged")]
-    query = {"form": "runs", "where": WHERE}
-    entries = [
-        claim(name, {**query, "metric": name}, "twofold", kind="value", paper_value=0.5)
-        for name in ("lpips_vgg", "ssim", "lpips_alex")
-    ]
-    claims = claims_file(tmp_path, entries)
-    found = evaluate(claims, read(tmp_path, rows), "real", "laptop").set_index("id")
-    assert found.loc["lpips_vgg", "verdict"] == "not judged"
-    assert found.loc["lpips_vgg", "reason"] == "weights: VGG-16 is missing; put it there"
-    assert tuple(found.loc["ssim", ["n", "n_ok"]]) == (4, 3)
+    for rows, verdict, reason in (
+        ([good], "not judged", "scale: one image has no interval"),
+        ([good, lost], "differs", "1 of 2 runs failed and are not in the mean"),
+    ):
+        more = {"kind": "value", "paper_value": 0.5}
+        found = outcome(tmp_path, query, "twofold", read(tmp_path, rows), **more)
+        assert tuple(found[["verdict", "reason", "ours"]]) == (verdict, reason, 0.5)
 
 
 def test_printed_values_of_any_metric_are_held_against_sentences(tmp_path):
@@ -176,42 +142,30 @@ def test_printed_values_of_any_metric_are_held_against_sentences(tmp_path):
     worse = claim("worse", {**query, "comparisons": [{"better": one, "than": two}]}, "test")
     better = claim("better", {**query, "comparisons": [{"better": two, "than": one}]}, "test")
     apart = {**worse, "id": "apart", "apart": True}
-    claims = claims_file(tmp_path, [worse, better, apart], grids=[grid])
-    found = evaluate(claims, Evidence(), "real", "laptop").set_index("id")
-    assert found.loc["worse", "verdict"] == "refuted"
-    assert found.loc["better", "verdict"] == found.loc["apart", "verdict"] == "not judged"
+    found = verdicts(claims_file(tmp_path, [worse, better, apart], grids=[grid]))["verdict"]
+    assert list(found[["worse", "better", "apart"]]) == ["refuted", "not judged", "not judged"]
 
 
 AMOUNT = 1e-6
-
-
-@dataclass(frozen=True)
-class Bent(MarginLoss):
-    """The logistic loss with another ∂ℓ/∂μ·μ, or another ℓ."""
-
-    name: str = "logistic"
-    bend: Callable[[np.ndarray], np.ndarray] | None = None
-    level: Callable[[np.ndarray], np.ndarray] | None = None
-
-    def product(self, mu):
-        return super().product(mu) if self.bend is None else self.bend(np.asarray(mu))
-
-    def value(self, mu):
-        return super().value(mu) if self.level is None else self.level(mu)
-
-
 LOGISTIC = MarginLoss("logistic").product
-BENT = {
-    "zero_at_zero": lambda mu: LOGISTIC(mu) + 1e-3,
-    "not_monotonic": lambda mu: -mu,
-    "falls_before_zero": lambda mu: np.minimum(LOGISTIC(mu), 5.0),
-    "not_above_zero_after": lambda mu: LOGISTIC(mu) + 1e-3 * (mu > 10),
-    "tends_to_zero": lambda mu: LOGISTIC(mu) - 1e-3,
-    "zero_after_one": lambda mu: np.where(mu < 1, -mu, -1e-3),
-    "at_most_two": lambda mu: LOGISTIC(mu) * np.cos(mu),
-    "twin_larger_before_turn": lambda mu: -mu,
-    "equation_11": lambda mu: LOGISTIC(mu) + 1e-3,
-}
+# A fact, a function in place of ∂ℓ/∂μ·μ (of ℓ for equation (35)), and whether the fact holds of it.
+# Minus the integral of μ/(1 + e^μ) is μ·log(1 + e^−μ) − Li₂(−e^−μ).
+CASES = [
+    ("zero_at_zero", lambda mu: LOGISTIC(mu) + 1e-3, False),
+    ("not_monotonic", lambda mu: -mu, False),
+    ("falls_before_zero", lambda mu: np.minimum(LOGISTIC(mu), 5.0), False),
+    ("not_above_zero_after", lambda mu: LOGISTIC(mu) + 1e-3 * (mu > 10), False),
+    ("tends_to_zero", lambda mu: LOGISTIC(mu) - 1e-3, False),
+    ("zero_after_one", lambda mu: np.where(mu < 1, -mu, -1e-3), False),
+    ("zero_after_one", lambda mu: np.where(mu < 0, mu, np.where(mu < 1, -mu, 0.0)), True),
+    ("zero_after_one", lambda mu: np.where(mu < 1, np.abs(mu - 0.5) - 0.5, 0.0), False),
+    ("zero_after_one", np.zeros_like, False),
+    ("zero_after_one", lambda mu: np.where(mu < 1.5, -mu, 0.0), False),
+    ("at_most_two", lambda mu: LOGISTIC(mu) * np.cos(mu), False),
+    ("twin_larger_before_turn", lambda mu: -mu, False),
+    ("equation_11", lambda mu: LOGISTIC(mu) + 1e-3, False),
+    ("equation_35", lambda mu: mu * np.logaddexp(0, -mu) - spence(1 + np.exp(-mu)), True),
+]
 EVERYWHERE = ("zero_at_zero", "not_monotonic", "falls_before_zero", "not_above_zero_after")
 SMOOTH = ("tends_to_zero", "at_most_two", "twin_larger_before_turn")
 HOLD = {
@@ -224,40 +178,15 @@ HOLD = {
 
 
 def test_every_fact_holds_where_it_should():
-    assert HOLD.keys() == FACTS.keys() == BENT.keys() | {"equation_35"}
+    assert HOLD.keys() == FACTS.keys() == {fact for fact, *_ in CASES}
     for fact, losses in HOLD.items():
         assert check(fact, list(BINARY), AMOUNT)[0] == [n for n in BINARY if n not in losses], fact
 
 
-@pytest.mark.parametrize("fact", BENT)
-def test_facts_about_losses_can_fail(fact):
-    assert not FACTS[fact](Bent(bend=BENT[fact]), AMOUNT)[0]
-
-
-ZERO_AFTER_ONE = {
-    "rises before 0": (lambda mu: np.where(mu < 0, mu, np.where(mu < 1, -mu, 0.0)), True),
-    "rises before 1": (lambda mu: np.where(mu < 1, np.abs(mu - 0.5) - 0.5, 0.0), False),
-    "constant": (np.zeros_like, False),
-    "zero after 1.5": (lambda mu: np.where(mu < 1.5, -mu, 0.0), False),
-}
-
-
-@pytest.mark.parametrize(("product", "holds"), ZERO_AFTER_ONE.values(), ids=ZERO_AFTER_ONE.keys())
-def test_zero_after_one_is_of_margins_from_0(product, holds):
-    loss = SimpleNamespace(product=product)
-    assert FACTS["zero_after_one"](loss, AMOUNT)[0] == holds
-
-
-def test_three_margins_of_one_value_are_too_many():
-    cubic = SimpleNamespace(product=lambda mu: mu**3 - 3 * mu)
-    assert FACTS["at_most_two"](cubic, AMOUNT) == (False, 3.0)
-
-
-def test_a_loss_whose_slope_is_equation_35_is_told():
-    """Minus the integral of μ/(1 + e^μ) is μ·log(1 + e^−μ) − Li₂(−e^−μ)."""
-    integral = Bent(level=lambda mu: mu * np.logaddexp(0, -mu) - spence(1 + np.exp(-mu)))
-    holds, gap = FACTS["equation_35"](integral, AMOUNT)
-    assert holds and gap < AMOUNT
+@pytest.mark.parametrize(("fact", "function", "holds"), CASES)
+def test_facts_about_losses_can_fail(fact, function, holds):
+    loss = SimpleNamespace(product=function, value=function, turn=MarginLoss("logistic").turn)
+    assert FACTS[fact](loss, AMOUNT)[0] == holds
 
 
 def test_no_more_than_two_margins_give_one_value():
@@ -267,6 +196,11 @@ def test_no_more_than_two_margins_give_one_value():
     assert wrong == ["hinge"] and most == 1 + (MARGINS >= 1).sum()
     assert roots(MarginLoss("hinge"), -0.51) == [pytest.approx(0.51)]
     assert roots(MarginLoss("hinge"), 0.0)[:2] == [0.0, 1.0]
+    cubic = SimpleNamespace(product=lambda mu: mu**3 - 3 * mu)
+    assert FACTS["at_most_two"](cubic, AMOUNT) == (False, 3.0)
+    # The twin is smaller behind the turn only.
+    wrong, least = check("twin_larger_before_turn", ["logistic"], AMOUNT)
+    assert wrong == [] and 1 < least < 1.3
 
 
 @pytest.mark.parametrize("name", ["logistic", "exponential"])
@@ -278,15 +212,3 @@ def test_margins_of_the_attack_are_all_there_are(name, mu):
     assert len(found) == (1 if mu < 0 else 2)
     np.testing.assert_allclose(found, loss.margins(product), rtol=1e-6)
     assert min(abs(root - mu) for root in found) < 1e-6
-
-
-def test_the_twin_is_smaller_only_behind_the_turn():
-    wrong, least = check("twin_larger_before_turn", ["logistic"], AMOUNT)
-    assert wrong == [] and 1 < least < 1.3
-    assert MarginLoss("logistic").turn == pytest.approx(1.278, abs=5e-4)
-
-
-def test_effects_of_nothing_are_refused():
-    pair = {"pairs": [], "among": [{}, {}]}
-    with pytest.raises(ValidationError, match="pairs"):
-        Effect.model_validate({"form": "effect", "unit": "image", **pair})

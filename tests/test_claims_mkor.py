@@ -5,17 +5,15 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from claims_rgap import ROOT
-from claims_synthetic import claim as entry
-from claims_synthetic import claims_file, read, score
-from gradleak.claims import evaluate, load, table
+from claims_synthetic import ROOT, outcome, read, score, verdicts
+from gradleak.claims import load, table
 from gradleak.claims.forms import Runs
-from gradleak.errors import ArtifactError, ConfigError
+from gradleak.errors import ConfigError
 
 FILE = ROOT / "papers/mkor/claims.yaml"
 BATCHES, SIZE = 3, 6
 WHERE = {"result": "r", "model": "m", "defence": "none", "attack": "a"}
-Key = tuple[str, str, str, str]
+KEY = tuple(WHERE.values())
 
 
 def _row(key, batch, index, metric, value, **changes):
@@ -35,13 +33,10 @@ def _classes(key, batch, counts, **status):
     ]
 
 
-def _claim(query, tolerance, **more):
+def _of_batches(folder, rows, query, tolerance, paper_value=None):
     query = {"form": "runs", "metric": "ssim", "of": "batches", "where": WHERE, **query}
-    return entry("c", query, tolerance, **{"kind": "value", **more})
-
-
-def _judge(folder, evidence, asked):
-    return evaluate(claims_file(folder, [asked]), evidence, "real", "laptop").iloc[0]
+    more = {"kind": "value", "paper_value": paper_value}
+    return outcome(folder, query, tolerance, read(folder, rows), **more)
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +63,7 @@ def judged(claims, tmp_path_factory):
             values = [best, *[rest] * (SIZE - 1)]
             partial = values[:1] if key[3] == "class_fishing" else values
             rows += _batch(key, batch, metric, partial)
-    evidence = read(tmp_path_factory.mktemp("mkor"), rows)
-    return evaluate(claims, evidence, "real", "laptop").set_index("id")
+    return verdicts(claims, read(tmp_path_factory.mktemp("mkor"), rows))
 
 
 def test_every_number_of_the_tables_is_there(claims):
@@ -121,7 +115,7 @@ def test_infinite_means_the_same_image_in_8_bits(claims, tmp_path, psnr, exact):
     keys = (modified, strided, small, told)
     rows = [row for key in keys for row in _batch(key, 0, "psnr", [psnr] * SIZE)]
     rows += _batch(modified, 1, "psnr", [psnr] + [20.0] * (SIZE - 1))
-    verdict = evaluate(claims, read(tmp_path, rows), "real", "laptop").set_index("id")["verdict"]
+    verdict = verdicts(claims, read(tmp_path, rows))["verdict"]
     cells = ["unique.m_max_psnr", "unique.m_avg_psnr", "relabelled.m_max_psnr"]
     exactly = [*(f"mkor.table4.{cell}" for cell in cells), "mkor.batch.exact"]
     exactly.append("mkor.batch.exact.strided")
@@ -131,54 +125,49 @@ def test_infinite_means_the_same_image_in_8_bits(claims, tmp_path, psnr, exact):
 
 
 def test_a_table_of_words_has_what_was_measured(claims, tmp_path):
-    fishing = ("mkor_lenet_fishing", "mkor_lenet", "none", "class_fishing")
-    modified = (fishing[0], "mkor_lenet_code", *fishing[2:])
-    rows = [row for key in (fishing, modified) for row in _classes(key, 0, {"0": 9.0})]
+    nets = ("mkor_lenet", "mkor_lenet_code")
+    keys = [("mkor_lenet_fishing", net, "none", "class_fishing") for net in nets]
+    rows = [row for key in keys for row in _classes(key, 0, {"0": 9.0})]
     server = {"server": "mkor_vgg_keep", "layer": "fc3", "metric": "zeros_share", "value": 0.001}
     found = [{**server, "model": f"mkor_vgg16_{n}"} for n in (100, 1000)]
     evidence = read(tmp_path, rows, mkor_inconspicuous=found)
     shown = table(claims, evidence, "mkor_table1", "real", "laptop").set_index(["row", "column"])
     assert len(shown) == 30
-    cell = shown.loc[("Class fishing", "Samples recovered per batch")]
-    assert (cell["paper"], cell["ours"], cell["verdict"]) == ("≤ 1", 1.0, "reproduced")
-    cell = shown.loc[("MKOR", "Assumption on server")]
-    assert (cell["paper"], cell["ours"]) == ("Malicious-and-inconspicuous", 0.001)
-    assert cell["verdict"] == "reproduced"
+    for cell, paper, ours in (
+        (("Class fishing", "Samples recovered per batch"), "≤ 1", 1.0),
+        (("MKOR", "Assumption on server"), "Malicious-and-inconspicuous", 0.001),
+    ):
+        assert tuple(shown.loc[cell, ["paper", "ours", "verdict"]]) == (paper, ours, "reproduced")
     assert shown.loc[("MKOR", "Type"), "verdict"] == "not judged"
-
-
-KEY = ("r", "m", "none", "a")
 
 
 def test_the_mean_and_the_best_of_a_batch(tmp_path):
     values = [[0.1, 0.5], [0.3, 0.7], [0.2, 0.6]]
     rows = [row for b, found in enumerate(values) for row in _batch(KEY, b, "ssim", found)]
-    evidence = read(tmp_path, rows)
-    mean = _judge(tmp_path, evidence, _claim({"take": "mean"}, "mean", paper_value=0.4))
+    mean = _of_batches(tmp_path, rows, {"take": "mean"}, "mean", 0.4)
     assert (mean["verdict"], mean["n"], mean["n_ok"]) == ("reproduced", 6, 6)
     assert mean["ours"] == pytest.approx(0.4)
     assert (mean["low"], mean["high"]) == pytest.approx((0.29, 0.51))  # 0.3 to 0.5, and the margin
-    best = _judge(tmp_path, evidence, _claim({"take": "max"}, "prediction", paper_value=1.2))
+    best = _of_batches(tmp_path, rows, {"take": "max"}, "prediction", 1.2)
     half = 4.302652729911275 * 0.1 * np.sqrt(4 / 3)
     assert (best["ours"], best["low"]) == pytest.approx((0.6, 0.6 - half))
     assert best["verdict"] == "differs"
     above = {"take": "above", "over": 0.5}
-    count = _judge(tmp_path, evidence, _claim(above, "same", paper_value=1))
+    count = _of_batches(tmp_path, rows, above, "same", 1)
     assert (count["verdict"], count["ours"]) == ("reproduced", 1.0)
-    least = _judge(tmp_path, evidence, _claim(above, "least"))
+    least = _of_batches(tmp_path, rows, above, "least")
     assert (least["verdict"], least["reason"]) == ("differs", "not all at least 2 (3 batches)")
 
 
 def test_one_batch_has_an_interval_over_its_images_alone(tmp_path):
-    evidence = read(tmp_path, _batch(KEY, 0, "psnr", [10.0, 12.0, 14.0]))
-    query = {"metric": "psnr", "take": "mean"}
-    mean = _judge(tmp_path, evidence, _claim(query, "mean", paper_value=12.0))
+    rows, query = _batch(KEY, 0, "psnr", [10.0, 12.0, 14.0]), {"metric": "psnr", "take": "mean"}
+    mean = _of_batches(tmp_path, rows, query, "mean", 12.0)
     assert mean["verdict"] == "reproduced" and mean["low"] < 11 < 13 < mean["high"]
+    none = ("not judged", "scale: one batch has no interval")
     for take, rule in (("max", "mean"), ("max", "prediction"), ("mean", "prediction")):
-        found = _judge(tmp_path, evidence, _claim({**query, "take": take}, rule, paper_value=12))
-        assert found["verdict"] == "not judged"
-        assert found["reason"] == "scale: one batch has no interval"
-    best = _judge(tmp_path, evidence, _claim({**query, "take": "max"}, "factor", paper_value=14.3))
+        found = _of_batches(tmp_path, rows, {**query, "take": take}, rule, 12)
+        assert tuple(found[["verdict", "reason"]]) == none
+    best = _of_batches(tmp_path, rows, {**query, "take": "max"}, "factor", 14.3)
     assert (best["verdict"], best["ours"]) == ("reproduced", 14.0)
     assert best["high"] == pytest.approx(14 + 10 * np.log10(1.1))
 
@@ -191,32 +180,25 @@ def test_missed_images_are_left_out_or_zero_and_always_told(tmp_path):
     counts = {"class 0": 1.0, "class 2": 0.0, "class 3": 0.0, "class 4": 2.0}
     status = {"class 2": "missed", "class 3": "absent", "class 4": "phantom"}
     rows += _classes(KEY, 0, counts, **status)
-    evidence = read(tmp_path, rows)
-    out = _judge(tmp_path, evidence, _claim({"take": "mean"}, "mean", paper_value=0.4))
+    out = _of_batches(tmp_path, rows, {"take": "mean"}, "mean", 0.4)
     assert (out["ours"], out["n"], out["n_ok"]) == (pytest.approx(0.4), 6, 4)
     assert "2 of 6 images were missed and are left out" in out["reason"]
-    zero = {"take": "mean", "missing": "zero"}
-    found = _judge(tmp_path, evidence, _claim(zero, "mean", paper_value=0.4))
+    found = _of_batches(tmp_path, rows, {"take": "mean", "missing": "zero"}, "mean", 0.4)
     assert (found["verdict"], found["n_ok"]) == ("differs", 4)
     assert found["ours"] == pytest.approx(0.8 / 3)
     assert "2 of 6 images were missed and count as 0" in found["reason"]
     # A class that is absent or answered for nothing is no run of any image.
-    assert len(evidence.on("real").runs(WHERE, "ssim")) == 6
-    classes = evidence.on("real").runs(WHERE, "count")
-    assert (len(classes), classes["ok"].sum()) == (2, 1)
-    count = {"metric": "count", "take": "above", "over": 1}
-    found = _judge(tmp_path, evidence, _claim(count, "same", paper_value=1))
+    runs = read(tmp_path, rows).on("real").runs
+    assert len(runs(WHERE, "ssim")) == 6
+    assert (len(runs(WHERE, "count")), runs(WHERE, "count")["ok"].sum()) == (2, 1)
+    found = _of_batches(tmp_path, rows, {"metric": "count", "take": "above", "over": 1}, "same", 1)
     assert (found["verdict"], found["n"], found["n_ok"]) == ("reproduced", 2, 1)
-
-
-def test_failed_batches_are_no_success(tmp_path):
+    # Failed batches are no success.
     rows = _batch(KEY, 0, "ssim", [0.4, 0.4])
     rows += [{**row, "status": "failed", "value": ""} for row in _batch(KEY, 1, "ssim", [0, 0])]
-    evidence = read(tmp_path, rows)
-    found = _judge(tmp_path, evidence, _claim({"take": "mean"}, "mean", paper_value=0.4))
+    found = _of_batches(tmp_path, rows, {"take": "mean"}, "mean", 0.4)
     assert (found["verdict"], found["reason"]) == ("differs", "2 of 4 runs failed")
-    above = {"take": "above", "over": 0.5}
-    found = _judge(tmp_path, evidence, _claim(above, "most"))
+    found = _of_batches(tmp_path, rows, {"take": "above", "over": 0.5}, "most")
     assert found["verdict"] == "differs" and "2 of 4 runs failed" in found["reason"]
 
 
@@ -230,52 +212,42 @@ def test_images_that_return_in_another_batch_are_compared_within_theirs(tmp_path
         rows.append(_row(other, batch, batch + 1, "ssim", 0.4))
     query = {"form": "compare", "metric": "ssim", "unit": "image"}
     query["comparisons"] = [{"better": {"attack": "a"}, "than": {"attack": "b"}}]
-    found = _judge(tmp_path, read(tmp_path, rows), entry("c", query, "test"))
+    found = outcome(tmp_path, query, "test", read(tmp_path, rows))
     assert found["ours"] == pytest.approx((5 * -0.1 + 0.1) / 6)  # image 0 in batch 0 is worse
     assert "6 images of 5 batches" in found["reason"]
 
 
-def _trend(folder, sign, values):
-    """Verdict on a trend; `values` of each batch by x."""
-    rows = [
-        row
-        for n, batches in values.items()
-        for batch, found in enumerate(batches)
-        for row in _batch((f"n{n}", *KEY[1:]), batch, "ssim", found)
-    ]
-    points = [{"x": n, "where": {"result": f"n{n}"}} for n in values]
-    query = {"form": "trend", "metric": "ssim", "points": points, "sign": sign}
-    return _judge(folder, read(folder, rows), entry("c", query, "test"))
-
-
-def test_a_trend_over_batches(tmp_path):
-    for slope, verdict in ((0.01, "reproduced"), (-0.01, "differs")):
-        values = {n: [[slope * n + 0.1 * k, 0.2] for k in range(2)] for n in (1, 10, 50, 100)}
-        found = _trend(tmp_path, "positive", values)
-        assert (found["verdict"], found["n"]) == (verdict, 16)
-        assert "over 8 batches" in found["reason"]
-
-
-@pytest.mark.parametrize("sign", ["positive", "negative"])
-def test_a_trend_whose_interval_holds_0_is_none(sign, tmp_path):
-    side = 1 if sign == "positive" else -1
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_trend_over_batches(tmp_path, sign):
+    slopes = {n: [[0.01 * n + 0.1 * k, 0.2] for k in range(2)] for n in (1, 10, 50, 100)}
+    # The interval of the second holds 0.
     means = {1: (0.3, 0.6), 10: (0.7, 0.4), 50: (0.5, 0.65), 100: (0.45, 0.75)}
-    values = {n: [[side * mean] for mean in pair] for n, pair in means.items()}
-    found = _trend(tmp_path, sign, values)
-    assert side * found["ours"] > 0 and found["low"] < 0 < found["high"]
-    assert (found["verdict"], found["n"], found["n_ok"]) == ("differs", 8, 8)
+    flat = {n: [[mean] for mean in pair] for n, pair in means.items()}
+    query = {"form": "trend", "metric": "ssim", "sign": "positive" if sign == 1 else "negative"}
+    query["points"] = [{"x": n, "where": {"result": f"n{n}"}} for n in means]
+    for values, side in ((slopes, sign), (slopes, -sign), (flat, sign)):
+        rows = [
+            _row((f"n{n}", *KEY[1:]), batch, SIZE * batch + k, "ssim", side * value)
+            for n, batches in values.items()
+            for batch, found in enumerate(batches)
+            for k, value in enumerate(found)
+        ]
+        found = outcome(tmp_path, query, "test", read(tmp_path, rows))
+        good = values is slopes and side == sign
+        assert found["verdict"] == ("reproduced" if good else "differs")
+        assert found["n"] == found["n_ok"] == len(rows) and "over 8 batches" in found["reason"]
+    assert sign * found["ours"] > 0 and found["low"] < 0 < found["high"]
 
 
-@pytest.mark.parametrize("swapped", [False, True])
-def test_shares_are_of_units_that_both_have(swapped, tmp_path):
+@pytest.mark.parametrize(("more", "verdict"), [("r", "reproduced"), ("s", "differs")])
+def test_shares_are_of_units_that_both_have(tmp_path, more, verdict):
     rows = [_row(("r", *KEY[1:]), 0, k, "ssim", 0.9) for k in range(9)]
     rows += [_row(("s", *KEY[1:]), 0, k, "ssim", 0.1) for k in range(2, 11)]
-    more, less = ({"metric": "ssim", "where": {"result": name}} for name in ("r", "s"))
-    query = {"form": "share", "unit": "image", "more": more, "less": less}
-    if swapped:
-        query |= {"more": less, "less": more}
-    found = _judge(tmp_path, read(tmp_path, rows), entry("c", query, "half"))
-    assert (found["verdict"], found["ours"]) == (("differs", -1) if swapped else ("reproduced", 1))
+    names = {"more": more, "less": "s" if more == "r" else "r"}
+    sides = {key: {"metric": "ssim", "where": {"result": name}} for key, name in names.items()}
+    query = {"form": "share", "unit": "image", **sides}
+    found = outcome(tmp_path, query, "half", read(tmp_path, rows))
+    assert (found["verdict"], found["ours"]) == (verdict, 1 if more == "r" else -1)
     assert "over 7 images" in found["reason"]
 
 
@@ -283,7 +255,7 @@ def test_columns_of_other_tables(tmp_path):
     evidence = read(tmp_path, [], sizes=[{"model": "a", "value": 1}, {"model": "b", "value": 3}])
 
     def judged(query, tolerance="most"):
-        return _judge(tmp_path, evidence, entry("c", query, tolerance))
+        return outcome(tmp_path, query, tolerance, evidence)
 
     side = {"table": "sizes", "column": "value"}
     query = {"form": "column", **side, "where": {}}
@@ -300,25 +272,16 @@ def test_columns_of_other_tables(tmp_path):
     ):
         found = judged({**query, **change})
         assert (found["verdict"], found["reason"]) == ("not judged", f"data: {words}")
+    with pytest.raises(ConfigError, match="total sums over layers"):
+        judged({**query, "total": True})
 
 
-@pytest.mark.parametrize(
-    ("query", "words"),
-    [
+def test_what_does_not_fit_is_refused(tmp_path):
+    for query, words in (
         ({"take": None}, "of: batches and take belong together"),
         ({"of": "runs", "take": "mean"}, "of: batches and take belong together"),
         ({"take": "above"}, "take: above and over belong together"),
         ({"of": "runs", "missing": "zero"}, "missing: zero needs of: batches"),
-    ],
-)
-def test_queries_of_batches_that_do_not_fit(tmp_path, query, words):
-    with pytest.raises(ConfigError, match=words):
-        claims_file(tmp_path, [_claim(query, "mean", paper_value=1)])
-
-
-def test_totals_are_of_layers_and_statuses_are_known(tmp_path):
-    query = {"form": "column", "table": "sizes", "column": "value", "where": {}, "total": True}
-    with pytest.raises(ConfigError, match="total sums over layers"):
-        claims_file(tmp_path, [entry("c", query, "most")])
-    with pytest.raises(ArtifactError, match="missed, absent, phantom"):
-        read(tmp_path, [_row(KEY, 0, 0, "ssim", 0.1, status="lost")])
+    ):
+        with pytest.raises(ConfigError, match=words):
+            _of_batches(tmp_path, [], query, "mean", 1)

@@ -149,31 +149,23 @@ def test_only_files_below_the_folder_are_included(include, words):
     assert said.startswith(f"config.yaml: include: {words}")
 
 
-@pytest.fixture
-def said(tree, snakemake):
-    def run(*arguments):
-        done = snakemake(tree, "-n", *arguments, check=False)
-        assert done.returncode == 1 and "Traceback" not in done.stderr + done.stdout
-        return done.stdout + done.stderr
-
-    return run
-
-
-def test_the_pipeline_checks_its_config_files_before_it_reads_them(tree, said):
+def test_the_pipeline_checks_its_config_files_before_it_reads_them(tree, refusal):
     other = tree / "other.yaml"
     other.write_text("scale: smoke\nimages: real\nscale: laptop\n")
-    assert "other.yaml, line 3: key 'scale' stands in line 1" in said("--configfile", other.name)
+    said = refusal("-n", "--configfile", other.name)
+    assert "other.yaml, line 3: key 'scale' stands in line 1" in said
     text = (tree / "config.yaml").read_text()
     (tree / "config.yaml").write_bytes(text.encode() + b"# \xe9\n")
     lines = text.count("\n") + 1
-    assert f"config.yaml, line {lines}: byte 0xe9 is no UTF-8" in said()
+    assert f"config.yaml, line {lines}: byte 0xe9 is no UTF-8" in refusal("-n")
 
 
-def test_the_pipeline_refuses_folders_that_are_none_and_missing_claims(tree, said):
-    assert "data.root: Snakefile is no folder" in said("--config", "data={root: Snakefile}", "--")
+def test_the_pipeline_refuses_folders_that_are_none_and_missing_claims(tree, refusal):
+    said = refusal("-n", "--config", "data={root: Snakefile}", "--")
+    assert "data.root: Snakefile is no folder" in said
     (tree / "results").symlink_to("nowhere")
-    assert "results is no folder that you may write to" in said()
+    assert "results is no folder that you may write to" in refusal("-n")
     (tree / "results").unlink()
     (tree / "papers/copa/claims.yaml").unlink()
-    words = said("results/claims.csv")
-    assert "papers/copa/claims.yaml is missing, which holds a paper's claims" in words
+    said = refusal("-n", "results/claims.csv")
+    assert "papers/copa/claims.yaml is missing, which holds a paper's claims" in said

@@ -1,4 +1,4 @@
-"""Data sets as files: what is written is what is read, and anything else is refused by name."""
+"""Data sets as files: written as read, all else refused; the embedded stand-ins of real ones."""
 
 import hashlib
 import json
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from conftest import REAL_DATA
-from gradleak.data import arrays, catalogue
+from conftest import REAL_DATA, refused
+from gradleak.data import arrays, catalogue, embedded
 from gradleak.errors import ArtifactError, ConfigError
-from refusals import refused
+from gradleak.runtime.artifacts import read_tensors
 
 
 def small(dataset="cifar10", split="test", n=6):
@@ -49,6 +49,8 @@ def by_hand(path, dataset="cifar10", split="test", classes=True, **changes):
 
 
 def test_save_then_load_gives_the_same_images_and_the_checksum_of_the_file(path):
+    assert not arrays.is_by_hand(path)
+    check(path, path, "missing", "Snakemake")
     data = small()
     digest = arrays.save(path, data)
     assert digest == hashlib.sha256(path.read_bytes()).hexdigest()
@@ -61,23 +63,13 @@ def test_save_then_load_gives_the_same_images_and_the_checksum_of_the_file(path)
     assert not arrays.is_by_hand(path)
 
 
-def test_a_missing_file_is_refused(path):
-    assert not arrays.is_by_hand(path)
-    check(path, path, "missing", "Snakemake")
-
-
-@pytest.mark.parametrize("harm", ["truncated", "altered"])
-def test_a_harmed_file_is_refused_with_both_checksums(path, harm):
+def test_a_harmed_file_is_refused_with_both_checksums(path):
     expected = arrays.save(path, small())
-    content = path.read_bytes()
-    content = content[:-10] if harm == "truncated" else content[:-1] + bytes([content[-1] ^ 1])
-    path.write_bytes(content)
-    check(path, path, hashlib.sha256(content).hexdigest(), expected, "delete it")
-    assert not arrays.is_by_hand(path)
-
-
-def test_a_checksum_file_that_is_missing_or_holds_none_is_refused(path):
-    arrays.save(path, small())
+    whole = path.read_bytes()
+    for content in (whole[:-10], whole[:-1] + bytes([whole[-1] ^ 1])):
+        path.write_bytes(content)
+        check(path, path, hashlib.sha256(content).hexdigest(), expected, "delete it")
+        assert not arrays.is_by_hand(path)
     arrays.sidecar(path).write_text("nothing\n")
     check(path, arrays.sidecar(path), "no SHA-256")
     arrays.sidecar(path).unlink()
@@ -90,24 +82,15 @@ def test_arrays_put_there_by_hand_are_read_and_named_so(path):
     assert found.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     assert found.classes[3] == "class 3"
     assert load(by_hand(path, classes=False)).classes == [str(k) for k in range(10)]
-
-
-def test_a_truncated_file_put_there_by_hand_stays_by_hand_and_is_refused(path):
-    by_hand(path)
     path.write_bytes(path.read_bytes()[:-10])
     assert arrays.is_by_hand(path)
     check(path, path, "truncated", hashlib.sha256(path.read_bytes()).hexdigest(), "replace it")
 
 
-def test_another_split_or_array_is_refused(path):
-    check(by_hand(path, split="train"), path, "split", "'train'", "'test'")
-    save_file({"x": np.zeros(3)}, path)
-    check(path, path, "['x']", "'images' and 'labels'")
-
-
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
+        ({"split": "train"}, ("split", "'train'", "'test'")),
         ({"images": np.zeros((6, 3, 32, 32), np.float32)}, ("float32", "uint8")),
         ({"labels": np.zeros(6, np.int32)}, ("int32", "int64")),
         ({"images": np.zeros((6, 3, 28, 28), np.uint8)}, ("(6, 3, 28, 28)", "(N, 3, 32, 32)")),
@@ -127,7 +110,8 @@ def test_wrong_arrays_and_unwritable_folders_are_named(path, tmp_path):
     with refused(path, "label 11"):
         arrays.save(path, data)
     assert list(tmp_path.iterdir()) == []
-    path.write_text("")
+    save_file({"x": np.zeros(3)}, path)
+    check(path, path, "['x']", "'images' and 'labels'")
     with refused(path / path.name, kind=ArtifactError):
         arrays.save(path / path.name, small())
 
@@ -148,19 +132,12 @@ def test_stand_ins_replace_real_data_sets_only_when_images_are_embedded():
         assert catalogue.resolve(stand_in, "embedded") == stand_in
         assert catalogue.resolve(real, "real") == real
         assert catalogue.info(real).channels == catalogue.info(stand_in).channels
-
-
-@pytest.mark.parametrize(
-    ("call", "parts"),
-    [
-        (lambda: catalogue.resolve("cifar11", "real"), ("'cifar11'", "cifar10")),
-        (lambda: catalogue.resolve("cifar10", "fake"), ("'fake'", "embedded, real")),
-        (lambda: catalogue.check_split("imagenet", "test"), ("imagenet", "'test'", "val")),
-    ],
-)
-def test_unknown_names_are_refused(call, parts):
-    with refused(*parts, kind=ConfigError):
-        call()
+    with refused("'cifar11'", "cifar10", kind=ConfigError):
+        catalogue.resolve("cifar11", "real")
+    with refused("'fake'", "embedded, real", kind=ConfigError):
+        catalogue.resolve("cifar10", "fake")
+    with refused("imagenet", "'test'", "val", kind=ConfigError):
+        catalogue.check_split("imagenet", "test")
 
 
 def test_the_pattern_ties_each_data_set_to_its_own_splits():
@@ -169,6 +146,73 @@ def test_the_pattern_ties_each_data_set_to_its_own_splits():
     names = ["cifar10-test", "cifar10-train", "imagenet-val", "xcifar10-test", "cifar10-test2"]
     assert [bool(whole.match(f"{name}.safetensors")) for name in names] == [1, 0, 1, 0, 0]
     assert re.match(catalogue.pairs_pattern([]), "cifar10-test.safetensors") is None
+
+
+SIZES = {
+    ("digits", "train"): 1437, ("digits", "test"): 360, ("photos10", "train"): 2000,
+    ("photos10", "test"): 500, ("photos100", "train"): 4000, ("photos100", "test"): 1000,
+    ("photos224", "val"): 1000,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def built():
+    return {pair: embedded.build(*pair) for pair in SIZES}
+
+
+@pytest.mark.parametrize("pair", SIZES, ids="-".join)
+def test_sizes_and_labels(built, pair):
+    assert set(SIZES) == set(catalogue.pairs("embedded"))
+    data, info = built[pair], catalogue.info(pair[0])
+    assert data.images.shape == (SIZES[pair], *info.shape)
+    assert len(data.classes) == len(set(data.classes)) == info.classes
+    assert set(data.labels.tolist()) == set(range(info.classes))
+    assert data.images.nbytes < 160e6
+    assert len({image.tobytes() for image in data.images}) == len(data)
+
+
+@pytest.mark.parametrize("dataset", ["digits", "photos10", "photos100"])
+def test_no_image_is_in_both_splits(built, dataset):
+    one, other = (built[dataset, split].images for split in ("train", "test"))
+    assert not {image.tobytes() for image in one} & {image.tobytes() for image in other}
+
+
+def test_the_first_ten_are_one_of_each_class_in_order_and_show_the_photo_itself(built):
+    for split in ("train", "test"):
+        assert built["photos10", split].images.std(axis=(1, 2, 3)).min() > 8, "contrast"
+    for pair in (("photos10", "train"), ("digits", "train"), ("photos224", "val")):
+        assert built[pair].labels[:10].tolist() == list(range(10))
+    assert [built["photos10", "train"].classes[k] for k in (1, 3)] == ["motorcycle", "cat"]
+    # Enlarged, each is closest to its own photo's portrait at 224 pixels, not to another's.
+    small = built["photos10", "train"].images[:10].astype(float)
+    large = built["photos224", "val"].images[:10].astype(float)
+    shrunk = large.reshape(10, 3, 32, 7, 32, 7).mean(axis=(3, 5))
+    distance = np.abs(small[:, None] - shrunk[None]).mean(axis=(2, 3, 4))
+    assert distance.argmin(axis=1).tolist() == list(range(10))
+    assert distance.diagonal().max() < 5
+
+
+def test_the_same_bytes_twice(tmp_path):
+    for dataset, split in (("digits", "test"), ("photos10", "test")):
+        paths = [tmp_path / str(k) / f"{dataset}-{split}.safetensors" for k in range(2)]
+        for path in paths:
+            embedded._photo.cache_clear()
+            embedded._crops.cache_clear()
+            embedded.write(path, dataset, split)
+        assert paths[0].read_bytes() == paths[1].read_bytes()
+        assert arrays.load(paths[0], dataset, split).origin == "embedded"
+        provenance = read_tensors(paths[0])[1]["provenance"]
+        assert provenance == {"settings": {"dataset": dataset, "split": split}}
+
+
+def test_absent_photos_real_data_sets_and_unknown_splits_are_refused():
+    photo = embedded.Photo("x", "skimage.data", "absent.png", embedded.PHOTOS[0].portrait)
+    with refused("installed skimage lacks absent.png ", "requirements.lock"):
+        embedded._photo(photo, None)
+    with refused("'cifar10' is not embedded"):
+        embedded.build("cifar10", "train")
+    with refused("'photos224' has no split 'train'", kind=ConfigError):
+        embedded.build("photos224", "train")
 
 
 REAL = {"cifar10-train": 50000, "cifar100-test": 10000, "mnist-train": 60000, "mnist-test": 10000}

@@ -1,4 +1,7 @@
-"""Downloading and unpacking, against a local server with small files in the official formats."""
+"""Downloading and unpacking, against a local server with small files in the official formats.
+
+The server also stalls, breaks off, or sends other bytes.
+"""
 
 import gzip
 import hashlib
@@ -9,20 +12,26 @@ import tarfile
 
 import numpy as np
 import pytest
+import yaml
 from torchvision import datasets
 
+import faults
+from conftest import refused
 from gradleak.data import arrays, download, official
 from gradleak.errors import ArtifactError, ConfigError
 from gradleak.runtime import progress
 from gradleak.runtime.artifacts import read_tensors
-from refusals import refused
+from pipeline_trees import whole
+
+CONTENT = b"0123456789" * 1000
+PATIENCE = 0.5
 
 
 def md5(content):
     return hashlib.md5(content).hexdigest()
 
 
-def remote(server, content=b"0123456789" * 1000, name="file.bin", **more):
+def remote(server, content=CONTENT, name="file.bin", **more):
     server.files[name] = content
     more = {"digest": md5(content), "instead": official.INSTEAD, **more}
     return download.RemoteFile(name, (f"{server.url}/{name}",), **more)
@@ -67,10 +76,8 @@ def mnist():
     """Small MNIST files: five images to train, three to test."""
     generator = np.random.default_rng(2)
     files, images, resources = {}, {}, []
-    for (image_name, _), (label_name, _), split, n in (
-        (*datasets.MNIST.resources[:2], "train", 5),
-        (*datasets.MNIST.resources[2:], "test", 3),
-    ):
+    names = [name for name, _ in datasets.MNIST.resources]
+    for image_name, label_name, split, n in ((*names[:2], "train", 5), (*names[2:], "test", 3)):
         images[split] = generator.integers(0, 256, (n, 28, 28), dtype=np.uint8)
         labels = np.arange(n, dtype=np.uint8)
         head = struct.pack(">IIII", 2051, n, 28, 28)
@@ -82,7 +89,6 @@ def mnist():
 
 @pytest.fixture
 def downloaded(tmp_path, monkeypatch, server):
-    """Serve small files, and download them into the folder ``raw``."""
 
     def download(dataset, small, files):
         monkeypatch.setattr(official, "torchvision_class", lambda dataset: small)
@@ -106,9 +112,6 @@ def test_the_official_addresses_and_checksums_are_torchvisions():
     assert files[0].urls == tuple(base + files[0].name for base in datasets.MNIST.mirrors)
     (mirrored,) = official.remote_files("cifar100", "http://localhost/x")
     assert mirrored.urls == (f"http://localhost/x/{datasets.CIFAR100.filename}",)
-
-
-def test_a_data_set_without_download_is_refused():
     with refused("'imagenet'", "mnist, cifar10, cifar100", kind=ConfigError):
         official.remote_files("imagenet")
 
@@ -133,9 +136,14 @@ def test_cifar_from_server_to_arrays(tmp_path, downloaded, dataset, parent, key)
         assert provenance["sources"] == {parent.filename: small.tgz_md5}
 
 
-def test_mnist_from_server_to_arrays(tmp_path, downloaded):
+def test_mnist_from_server_to_arrays(tmp_path, downloaded, server):
     small, files, images = mnist()
+    first = next(iter(files))
+    # What is there already is not fetched again.
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / first).write_bytes(files[first])
     raw = downloaded("mnist", small, files)
+    assert [name for name, _ in server.requests] == list(files)[1:]
     for split in ("train", "test"):
         path = tmp_path / f"mnist-{split}.safetensors"
         official.unpack(path, raw, "mnist", split)
@@ -148,15 +156,9 @@ def test_mnist_from_server_to_arrays(tmp_path, downloaded):
         arrays.sidecar(path).unlink()
         official.unpack(path, raw, "mnist", split)
         assert path.read_bytes() == before and arrays.sidecar(path).exists()
-
-
-def test_files_that_are_there_are_not_fetched_again(tmp_path, downloaded, server):
-    small, files, _ = mnist()
-    first = next(iter(files))
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / first).write_bytes(files[first])
-    downloaded("mnist", small, files)
-    assert [name for name, _ in server.requests] == list(files)[1:]
+    (tmp_path / "file").write_text("")
+    with refused(tmp_path / "file/mnist-test.safetensors", kind=ArtifactError):
+        official.unpack(tmp_path / "file/mnist-test.safetensors", raw, "mnist", "test")
 
 
 def test_progress_is_shown(monkeypatch, tmp_path, file, capsys):
@@ -169,37 +171,54 @@ def test_progress_is_shown(monkeypatch, tmp_path, file, capsys):
 def test_a_cut_transfer_is_resumed_within_the_call(tmp_path, server, file):
     server.cuts = [3000, 2000]
     path = download.fetch(file, tmp_path)
-    assert path.read_bytes() == server.files["file.bin"]
+    assert path.read_bytes() == CONTENT
     assert [wanted for _, wanted in server.requests] == [None, "bytes=3000-", "bytes=5000-"]
     assert not download.part_path(path).exists()
 
 
-def test_a_cut_transfer_is_resumed_by_the_next_call(tmp_path, server, file):
-    server.cuts = [3000]
-    with refused("file.bin", "broke off after 3000 bytes of 10000", "run again", tmp_path):
+@pytest.mark.parametrize("stalls", [False, True])
+def test_a_transfer_that_ends_early_is_resumed_by_the_next_call(
+    tmp_path, server, file, stalls, monkeypatch
+):
+    monkeypatch.setattr(download, "TIMEOUT", (PATIENCE, PATIENCE))
+    server.cuts, server.stalls = [3000], stalls
+    what = f"{file.urls[0]}: sent nothing for {PATIENCE} s" if stalls else "broke off"
+    with refused("file.bin", f"{what} after 3000 bytes of 10000", "run again", tmp_path):
         download.fetch(file, tmp_path, attempts=1)
-    assert download.part_path(tmp_path / "file.bin").stat().st_size == 3000
+    assert download.part_path(tmp_path / "file.bin").read_bytes() == CONTENT[:3000]
     assert not (tmp_path / "file.bin").exists()
-    path = download.fetch(file, tmp_path, attempts=1)
-    assert path.read_bytes() == server.files["file.bin"]
-    assert server.requests[-1] == ("file.bin", "bytes=3000-")
+    server.stalls = False
+    assert download.fetch(file, tmp_path, attempts=1).read_bytes() == CONTENT
+    assert server.requests[1:] == [("file.bin", "bytes=3000-")]
+
+
+def test_a_server_that_never_answers_is_told_after_the_time_out(
+    tmp_path, server, file, monkeypatch
+):
+    assert download.TIMEOUT == (10.0, 60.0) and download.ATTEMPTS == 3, "docs/faults.md says so"
+    monkeypatch.setattr(download, "TIMEOUT", (PATIENCE, PATIENCE))
+    server.stalls = True
+    said = f"Cannot download file.bin ({file.urls[0]}: no answer within {PATIENCE} s); "
+    with refused(said, "run again to resume"):
+        download.fetch(file, tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_ranges_a_cut_transfer_starts_anew(tmp_path, server, file):
     server.cuts, server.ranges = [3000], False
-    assert download.fetch(file, tmp_path).read_bytes() == server.files["file.bin"]
+    assert download.fetch(file, tmp_path).read_bytes() == CONTENT
     assert len(server.requests) == 2
 
 
-@pytest.mark.parametrize("part", [b"x" * 3000, b"x" * 10000, b"x" * 20000, b"0123456789" * 1000])
+@pytest.mark.parametrize("part", [b"x" * 3000, b"x" * 10000, b"x" * 20000, CONTENT])
 def test_a_part_that_does_not_fit_is_fetched_anew(tmp_path, server, file, part):
     download.part_path(tmp_path / "file.bin").write_bytes(part)
-    assert download.fetch(file, tmp_path).read_bytes() == server.files["file.bin"]
-    assert (len(server.requests) == 1) == (part == server.files["file.bin"])
+    assert download.fetch(file, tmp_path).read_bytes() == CONTENT
+    assert (len(server.requests) == 1) == (part == CONTENT)
 
 
 def test_an_altered_download_is_refused_and_not_kept(tmp_path, server, file):
-    server.files["file.bin"] = b"z" + server.files["file.bin"][1:]
+    server.files["file.bin"] = b"z" + CONTENT[1:]
     with refused("file.bin", md5(server.files["file.bin"]), file.digest, "try again"):
         download.fetch(file, tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -214,7 +233,7 @@ def test_the_first_digits_of_a_checksum_are_enough(tmp_path, server):
         download.fetch(file, tmp_path)
 
 
-@pytest.mark.parametrize("harmed", [b"0123456789" * 999, b"1" + b"0123456789" * 1000])
+@pytest.mark.parametrize("harmed", [CONTENT[10:], b"1" + CONTENT])
 def test_a_harmed_file_in_the_folder_is_refused(tmp_path, server, file, harmed):
     (tmp_path / "file.bin").write_bytes(harmed)
     with refused(tmp_path / "file.bin", md5(harmed), file.digest, "delete it"):
@@ -233,13 +252,10 @@ def test_a_file_or_a_server_that_cannot_be_reached_is_named(tmp_path, server, fi
         download.fetch(file, tmp_path)
 
 
-def test_a_second_address_is_tried(tmp_path, server, file):
+def test_a_second_address_is_tried_and_an_unwritable_folder_named(tmp_path, server, file):
     urls = (f"{server.url}/absent.bin", *file.urls)
     path = download.fetch(download.RemoteFile(file.name, urls, file.digest), tmp_path)
-    assert path.read_bytes() == server.files["file.bin"]
-
-
-def test_an_unwritable_folder_is_named(tmp_path, file):
+    assert path.read_bytes() == CONTENT
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "raw"
     with refused(folder / "file.bin", "Not a directory", "data: root:", "={root: FOLDER}"):
@@ -275,10 +291,24 @@ def test_what_the_files_cannot_hold_is_refused_and_not_written(tmp_path, downloa
     assert [entry.name for entry in tmp_path.iterdir()] == ["raw"]
 
 
-def test_unpacking_into_an_unwritable_folder_is_named(tmp_path, downloaded):
-    small, files, _ = mnist()
-    raw = downloaded("mnist", small, files)
-    (tmp_path / "file").write_text("")
-    path = tmp_path / "file" / "mnist-test.safetensors"
-    with refused(path, kind=ArtifactError):
-        official.unpack(path, raw, "mnist", "test")
+@pytest.mark.slow
+def test_a_rule_that_downloads_resumes_and_refuses_other_bytes(tree, server):
+    settings = whole(tree / "config.yaml")
+    settings["data"] = {"root": "data", "mirrors": {"cifar10": server.url}, "imagenet": None}
+    (tree / "config.yaml").write_text(yaml.safe_dump(settings))
+    name, raw = "cifar-10-python.tar.gz", tree / "data/raw/cifar10"
+    server.files[name], server.cuts = CONTENT, [1000, 1000, 1000]
+
+    def said():
+        done = faults.run(tree, "--", "data/raw/cifar10/MD5SUMS")
+        assert done.returncode == 1
+        return faults.words(done.stdout)
+
+    first = said()
+    assert f"gradleak: Cannot download {name}" in first
+    assert "broke off after 3000 bytes of 10000" in first and "run again to resume" in first
+    assert (raw / f"{name}.part").read_bytes() == CONTENT[:3000]
+    second = said()
+    assert server.requests[3] == (name, "bytes=3000-")
+    assert f"sent a truncated or altered {name}" in second
+    assert "it was deleted, so try again" in second and list(raw.glob("*")) == []

@@ -1,4 +1,4 @@
-"""ImageNet from a folder, an archive or a manifest of one's own."""
+"""ImageNet from a folder, an archive or a manifest of one's own; the rules for all data sets."""
 
 import shutil
 import tarfile
@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gradleak.data import arrays, own_folder
+import faults
+from conftest import refused
+from gradleak.data import arrays, catalogue, own_folder
 from gradleak.runtime.artifacts import read_tensors
-from refusals import refused
+from pipeline_trees import build, jobs_of, whole
+from test_provenance import by_hand
 
 COLOURS = {"n01": (200, 30, 30), "n02": (30, 200, 30), "n03": (30, 30, 200)}
 
@@ -46,13 +49,15 @@ def archived(folder, kind):
     )
 
 
-def test_class_folders_are_labelled_in_sorted_order_one_of_each_class_first(folder):
+def test_class_folders_are_labelled_in_sorted_order_one_of_each_class_first(folder, monkeypatch):
     data = read(folder)
     assert data.images.shape == (4, 3, 256, 256) and data.images.dtype == np.uint8
     assert data.labels.tolist() == [0, 1, 2, 0]
     assert data.classes == ["n01", "n02", "n03"] and data.origin == "own folder"
     assert data.images[0, :, 128, 128].tolist() == list(COLOURS["n01"])
     assert data.images[2, :, 0, 0].tolist() == [90, 90, 90]
+    monkeypatch.setattr(own_folder, "MOST", 3)
+    assert read(folder).labels.tolist() == [0, 1, 2]
 
 
 def test_the_centre_is_kept(tmp_path):
@@ -60,15 +65,17 @@ def test_the_centre_is_kept(tmp_path):
     wide[:, 256:512] = 255
     (tmp_path / "c").mkdir()
     Image.fromarray(wide).save(tmp_path / "c" / "wide.png")
-    data = read(tmp_path)
-    assert data.images.min() == 255
+    assert read(tmp_path).images.min() == 255
 
 
 @pytest.mark.parametrize("kind", ["tar", "gztar", "zip"])
-def test_an_archive_gives_what_its_folder_gives(folder, kind):
-    found, wanted = read(archived(folder, kind)), read(folder)
+def test_an_archive_gives_what_its_folder_gives_and_a_truncated_one_is_named(folder, kind):
+    archive = archived(folder, kind)
+    found, wanted = read(archive), read(folder)
     assert np.array_equal(found.images, wanted.images)
     assert np.array_equal(found.labels, wanted.labels) and found.classes == wanted.classes
+    archive.write_bytes(archive.read_bytes()[: archive.stat().st_size // 3])
+    check(archive, archive, "cannot be read")
 
 
 def manifest(folder, rows, header="path,label,wnid,class_name"):
@@ -84,24 +91,16 @@ def test_a_manifest_gives_order_labels_and_names(folder, kind):
     assert data.images[1, :, 0, 0].tolist() == list(COLOURS["n01"])
 
 
-def test_at_most_so_many_images_are_taken(folder, monkeypatch):
-    monkeypatch.setattr(own_folder, "MOST", 3)
-    assert read(folder).labels.tolist() == [0, 1, 2]
-
-
-def test_written_arrays_are_loaded_and_name_their_source(folder, tmp_path):
+def test_written_arrays_name_their_source_and_one_that_is_missing_is_refused(folder, tmp_path):
     path = tmp_path / "imagenet-val.safetensors"
     archive = archived(folder, "tar")
     own_folder.write(path, archive, "imagenet", "val")
     assert len(arrays.load(path, "imagenet", "val")) == 4
     sources = read_tensors(path)[1]["provenance"]["sources"]
     assert sources == {"archive.tar": arrays.checksum(archive)}
-
-
-def test_no_path_and_a_missing_path_are_refused(tmp_path):
     for source in (None, ""):
-        with refused("data.imagenet is not set", "imagenet-val.safetensors"):
-            own_folder.write(tmp_path / "imagenet-val.safetensors", source, "imagenet", "val")
+        with refused("data.imagenet is not set", path.name):
+            own_folder.write(path, source, "imagenet", "val")
     check(tmp_path / "absent", "data.imagenet", tmp_path / "absent", "does not exist")
 
 
@@ -114,34 +113,25 @@ def test_a_folder_without_images_or_with_images_outside_of_classes_is_refused(fo
     check(folder, folder, "holds no images", "subfolder")
 
 
-@pytest.mark.parametrize("content", [b"no image at all", None])
-def test_an_unreadable_image_is_named(folder, content):
+def test_an_unreadable_image_is_named(folder):
     path = folder / "n01" / "b.png"
-    path.write_bytes(path.read_bytes()[:200] if content is None else content)
-    check(folder, path, "cannot be read as an image")
+    for content in (path.read_bytes()[:200], b"no image at all"):
+        path.write_bytes(content)
+        check(folder, path, "cannot be read as an image")
 
 
-@pytest.mark.parametrize("kind", ["tar", "gztar", "zip"])
-def test_a_truncated_archive_is_named(folder, kind):
-    archive = archived(folder, kind)
-    archive.write_bytes(archive.read_bytes()[: archive.stat().st_size // 3])
-    check(archive, archive, "cannot be read")
-
-
-@pytest.mark.parametrize(
-    ("row", "parts"),
-    [
-        ("n01/absent.png,3,,", ("line 2", "n01/absent.png")),
-        ("../secret.png,3,,", ("line 2", "../secret.png")),
-        ("n01/a.png,x,,", ("line 2", "'x'")),
-        ("n01/a.png,-1,,", ("line 2", "'-1'")),
-        ("", ("lists no images",)),
-    ],
-)
-def test_a_wrong_line_of_a_manifest_is_named(folder, row, parts):
+def test_a_wrong_line_of_a_manifest_is_named(folder):
     Image.new("RGB", (300, 300)).save(folder.parent / "secret.png")
-    manifest(folder, [row] if row else [])
-    check(folder, "manifest.csv", *parts)
+    for path, label, words in (
+        ("n01/absent.png", "3", "n01/absent.png"),
+        ("../secret.png", "3", "../secret.png"),
+        ("n01/a.png", "x", "'x'"),
+        ("n01/a.png", "-1", "'-1'"),
+    ):
+        manifest(folder, [f"{path},{label},,"])
+        check(folder, "manifest.csv", "line 2", words)
+    manifest(folder, [])
+    check(folder, "manifest.csv", "lists no images")
 
 
 @pytest.mark.parametrize("kind", ["tar", "zip"])
@@ -159,3 +149,70 @@ def test_an_archive_cannot_write_outside(tmp_path, kind):
     check(archive, "holds no images")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["evil", archive.name, "work"]
     assert not list(tmp_path.parent.glob("**/escaped.png"))
+
+
+USE = """
+rule use:
+    input: "data/cifar10-train.safetensors", "data/cifar10-test.safetensors"
+    output: "used.txt"
+    shell: "touch {output}"
+"""
+
+
+def run_rules(folder, *targets, mirrors=None, imagenet=None):
+    settings = whole()
+    settings["data"] = {"root": "data", "mirrors": mirrors or {}, "imagenet": imagenet}
+    build(folder, ("data",), settings, USE)
+    return faults.run(folder, "--cores", 1, *targets)
+
+
+def test_exactly_one_rule_makes_each_data_set_and_none_what_the_catalogue_lacks(tmp_path):
+    files = [f"data/{d}-{s}.safetensors" for d, i in catalogue.CATALOGUE.items() for s in i.splits]
+    done = run_rules(tmp_path, "--dry-run", *files)
+    assert done.returncode == 0, done.stdout
+    expected = {"embedded_dataset": 7, "download_dataset": 3, "unpack_dataset": 6}
+    assert jobs_of(done.stdout) == expected | {"import_imagenet": 1, "total": 17}
+    for name in ("imagenet-train", "xmnist-test"):
+        done = faults.run(tmp_path, "--cores", 1, "--dry-run", f"data/{name}.safetensors")
+        assert done.returncode != 0
+        assert f"gradleak: No rule makes 'data/{name}.safetensors'" in done.stdout
+
+
+def test_files_put_there_by_hand_are_sources_and_their_siblings_are_not(tmp_path):
+    by_hand(tmp_path / "data/cifar10-train.safetensors", "cifar10", "train")
+    done = run_rules(tmp_path, "--dry-run", "--forceall", "used.txt")
+    assert jobs_of(done.stdout) == {
+        "use": 1,
+        "unpack_dataset": 1,
+        "download_dataset": 1,
+        "total": 3,
+    }
+    assert "Unpack cifar10-test" in done.stdout and "cifar10-train" not in done.stdout
+
+
+def test_embedded_arrays_are_made_once_and_not_again(tmp_path):
+    target = "data/digits-test.safetensors"
+    done = run_rules(tmp_path, target)
+    assert done.returncode == 0, done.stdout
+    assert len(arrays.load(tmp_path / target, "digits", "test")) == 360
+    assert "Nothing to be done" in faults.run(tmp_path, "--cores", 1, target).stdout
+
+
+def test_a_failed_download_keeps_its_part_and_says_what_to_do(tmp_path):
+    part = tmp_path / "data/raw/cifar10/cifar-10-python.tar.gz.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"half")
+    mirrors = {"cifar10": "http://127.0.0.1:9/none"}
+    done = run_rules(tmp_path, "data/cifar10-test.safetensors", mirrors=mirrors)
+    assert done.returncode != 0
+    assert "gradleak: Cannot download cifar-10-python.tar.gz" in done.stdout
+    assert part.read_bytes() == b"half"
+    assert sorted(path.name for path in part.parent.iterdir()) == [part.name]
+
+
+@pytest.mark.parametrize("imagenet", [None, "absent"])
+def test_imagenet_without_a_folder_says_what_to_do(tmp_path, imagenet):
+    done = run_rules(tmp_path, "data/imagenet-val.safetensors", imagenet=imagenet)
+    assert done.returncode != 0
+    assert "gradleak: data.imagenet" in done.stdout
+    assert not (tmp_path / "data" / "imagenet-val.safetensors").exists()

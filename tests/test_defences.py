@@ -1,5 +1,7 @@
 """Defences: the contract, and what noise does to a gradient."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -25,14 +27,12 @@ SETTINGS = {
 @pytest.mark.parametrize("method", registry.modules("defences"))
 def test_contract(method):
     shared = dict(view(NETWORK, image(NETWORK), precision="float32").gradients)
-    before = {name: value.copy() for name, value in shared.items()}
+    before = copy.deepcopy(shared)
     defence = build(SETTINGS.get(method, {"method": method}))
     first, again = (defence.apply(CLIENT, shared, 3) for _ in range(2))
-    assert first.keys() == shared.keys()
-    for name, value in first.items():
-        assert (value.shape, value.dtype) == (shared[name].shape, shared[name].dtype)
-        np.testing.assert_array_equal(value, again[name])
-        np.testing.assert_array_equal(shared[name], before[name])
+    np.testing.assert_equal((shared, again), (before, first))
+    shapes = ({name: (v.shape, v.dtype) for name, v in one.items()} for one in (first, shared))
+    assert next(shapes) == next(shapes)
 
 
 def test_noise_has_the_level_that_is_asked_for():
@@ -82,13 +82,11 @@ def test_soteria_scores_are_those_of_each_image_and_feature_by_itself(network):
     client = Client(network, initial_weights(network, 0), batch, np.array([1, 0]))
     module = load(network, client.weights, torch.float64)
     expected = 0.0
-    for one in batch:
-        batch = torch.from_numpy(one)[None].requires_grad_()
-        rows = torch.autograd.functional.jacobian(lambda x: module.features(x)[0], batch)
-        values = module.features(batch).detach().numpy()[0]
+    for one in torch.from_numpy(batch)[:, None]:
+        rows = torch.autograd.functional.jacobian(lambda x: module.features(x)[0], one)
+        values = module.features(one).detach().numpy()[0]
         expected = expected + rows.flatten(1).norm(dim=1).numpy() / np.abs(values)
-    found = scores(client)
-    np.testing.assert_allclose(found, expected, rtol=2e-3)
+    np.testing.assert_allclose(scores(client), expected, rtol=2e-3)
     shared = dict(view(network, image(network)).gradients)
     pruned = build(SETTINGS["soteria"]).apply(client, shared, 0)
     empty = ~pruned["fc1.weight"].any(axis=0)

@@ -4,12 +4,12 @@ import json
 import re
 from collections import defaultdict
 from functools import cache
-from pathlib import Path
 from typing import get_args
 
 import pytest
 from pydantic import TypeAdapter
 
+from conftest import ROOT
 from gradleak.claims import outcome
 from gradleak.claims.forms import Query
 from gradleak.claims.load import ClaimsFile
@@ -18,19 +18,17 @@ from gradleak.claims.statement import Rule
 from gradleak.config.schema import Config
 from gradleak.models.chain import ConvSpec, LinearSpec
 from gradleak.pipeline.results.schema import Paper
-from settings_files import whole
+from pipeline_trees import whole
 
-ROOT = Path(__file__).resolve().parents[1]
 CODE = ("src", "papers", "benchmarks", "workflow")
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "envs/README.md"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
-# Words of config that are not Config's: Snakemake's own, and the beginnings of a claim's reasons.
+# Words of config that are not Config's: Snakemake's own, the beginnings of a claim's reasons, and
+# an option of a class that docs/second_order.md names.
 OTHER_KEYS = {"benchmark", "cache", "include", "retries", "threads", "test", "time", "commit"}
-OPTIONS = {"precondition"}  # options of a class that docs/second_order.md names
-# A container image that is built on the spot.
-BUILT = {"envs/gradleak.sif"}
+OTHER_KEYS |= {"precondition"}
 SETTING = re.compile(r"(?:[a-z_]+: )*[a-z_]+:(?: [\w.|{}\[\], ]+)?")
 
 
@@ -71,8 +69,8 @@ def test_links_and_named_files_exist(page):
         assert path.exists(), f"{page.name} links to {path}, which is missing"
         if anchor:
             assert anchor in anchors(path), f"{page.name} links to #{anchor} of {path.name}"
-    # docs/adding.md names the files that it adds.
-    made = BUILT | set(re.findall(r"[Nn]ew file\s`([^`]+)`", text))
+    # docs/adding.md names the files that it adds; a container image is built on the spot.
+    made = {"envs/gradleak.sif", *re.findall(r"[Nn]ew file\s`([^`]+)`", text)}
     for name in re.findall(r"`((?:workflow|tests|envs|docs|profiles)/[\w./]+)`", text):
         assert (ROOT / name).exists() or name in made, f"{page.name} names {name}, which is missing"
     assert not re.search(r"\b(TODO|TIME_|SPEED_TABLE|FIXME)", text), f"{page.name} is unfinished"
@@ -94,29 +92,20 @@ def test_anchors_are_those_of_github(tmp_path):
     assert anchors(page) == ["cm-a_b-and-more", "x-z", "x-z-1"]
 
 
-# --- Keys of config.yaml -------------------------------------------------------------------------
-
-
 @cache
 def keys_and_words():
     """Every key of config.yaml, results and claims files; words of those that are closed."""
     words = defaultdict(list)
 
     def walk(node):
-        if isinstance(node, list):
-            for one in node:
-                walk(one)
         if isinstance(node, dict):
             for key, value in node.get("properties", {}).items():
-                words[key].append(choices(value))
+                closed = [value["const"]] if "const" in value else value.get("enum")
+                words[key].append(closed and set(closed))
             words.update({key: [None] for key in node.get("propertyNames", {}).get("enum", ())})
-            for value in node.values():
-                walk(value)
-
-    def choices(value):
-        """Words that a property may have, None where it is open."""
-        words = [value["const"]] if "const" in value else value.get("enum")
-        return None if words is None else set(words)
+        if isinstance(node, dict | list):
+            for one in node.values() if isinstance(node, dict) else node:
+                walk(one)
 
     walk(Config.model_json_schema())
     for part in (ClaimsFile, Claim, Query, Paper):
@@ -142,7 +131,7 @@ def test_settings_that_a_page_names_exist(page):
     scales = set(whole()["scales"])
     for keys, value in settings(page):
         for key in keys:
-            assert key in known or key in OTHER_KEYS | scales | OPTIONS, f"{page.name}: {key}"
+            assert key in known or key in OTHER_KEYS | scales, f"{page.name}: {key}"
         closed = known.get(keys[-1], [None])
         if None in closed or not re.fullmatch(r"[a-z_]+", value):
             continue

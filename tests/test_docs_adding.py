@@ -1,4 +1,4 @@
-"""docs/adding.md followed to the letter: what it adds works, and nothing it asks for is missing."""
+"""docs/adding.md followed to the letter, and docs/reviewing.md as a reviewer would."""
 
 import re
 import shutil
@@ -106,7 +106,7 @@ def test_the_new_methods_keep_the_contracts(followed):
         assert f"{name} PASSED" in said
 
 
-def test_the_table_of_the_new_paper_is_made(followed):
+def test_the_table_of_the_new_paper_is_made_and_the_report_has_its_captions(followed):
     folder, _ = followed
     table = pd.read_csv(folder / "results/tables/toy_table1.csv")
     assert list(table.row.unique()) == ["no defence", "largest entries"]
@@ -117,10 +117,6 @@ def test_the_table_of_the_new_paper_is_made(followed):
     assert cells["no defence", "R-GAP"] < 1e-6 < 1e-3 < cells["largest entries", "R-GAP"]
     # One colour is nearer to a photo than black or white would be.
     assert cells["no defence", "Mean colour"] < 0.25
-
-
-def test_its_captions_are_those_of_the_report(followed):
-    folder, _ = followed
     captions = Captions([folder / "papers/toy/results.yaml"])
     assert captions.of("papers", "toy").title == "TOY"
     assert "takes entries away" in captions.of("tables", "toy_table1").text
@@ -145,3 +141,24 @@ def test_linters_find_nothing(followed):
     run("snakefmt --check Snakefile workflow/rules")
     run("python -m snakemake --lint")
     run("mypy")
+
+
+def test_every_command_for_reviewers_shows_what_the_page_says(tree):
+    run, page = shell(tree), (ROOT / "docs/reviewing.md").read_text()
+    table, trace, remake, other, seed = re.findall(r"^```sh\n(.*?)^```", page, re.M | re.S)
+    run(table)
+    made = pd.read_csv(tree / "results/tables/copa_table2.csv")
+    assert made.paper.notna().sum() == len(made) == 96
+    assert set(made.verdict) == {"not judged"}
+    shown = run(trace)
+    ours = [float(line.split()[1]) for line in shown.splitlines()[:2]]
+    assert ours[0] == pytest.approx(ours[1], rel=1e-9)
+    for place in ("scores", "reconstructions", "gradients", "targets", "models"):
+        assert f"results/{place}/" in shown
+    assert "data/photos10-train.safetensors" in shown
+    last = [line for line in shown.splitlines() if line.startswith("cnn3_v3_tanh/")]
+    assert last and not any("image" in line for line in last)
+    assert "the same bytes" in run(remake)
+    said = run(other)
+    assert "other numbers" in said and "the first numbers" in said
+    assert "another draw" in run(seed)

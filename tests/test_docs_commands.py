@@ -1,5 +1,12 @@
-"""Every command on the pages can be given as it stands, and asks for what a rule makes."""
+"""Every command on the pages can be given as it stands, and asks for what a rule makes.
 
+Bash itself takes apart quotes, braces, comments and variables; it runs nothing, for no program is
+on its path: every call is noted instead.
+"""
+
+import contextlib
+import importlib.util
+import io
 import json
 import os
 import re
@@ -8,12 +15,139 @@ import shutil
 import sys
 from collections import defaultdict
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from snakemake.api import SnakemakeApi
+from snakemake.cli import parse_args, parse_config
+from snakemake.settings.types import ConfigSettings, OutputSettings, Quietness, ResourceSettings
 
-import docs_commands
 from conftest import ROOT, copy_tree, run
-from docs_commands import Command, fault, parsed
+
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "envs/README.md")]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
+# Blocks, with their language; a shell reads those without one, and `sh`.
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHELL = {"", "sh"}
+# Code within a line that is a command, or options of Snakemake with their values.
+INLINE = re.compile(
+    r"(?:export [^;]+; )?(?:snakemake|make|python|pytest|uv|pip|git) [^`]+"
+    r"|--(?:cache|config|configfile|cores|default-resources|forcerun|resources|sdm|set-\w+) [^`]+"
+)
+# Placeholders, and folders of other machines, by what stands for them here.
+STANDS_FOR = {
+    "TARGET": "all", "FILE": "figures/copa_fig1.pdf", "audit/mine": "audit/lenet",
+    "embedded-laptop/mine": "embedded-laptop/fedkl_cifar10", "mem_mb=N": "mem_mb=1000",
+    "mem_mb=...": "mem_mb=1000", "/shared/gradleak": str(ROOT), "...": "", " …": "",
+}  # fmt: skip
+NOTE = r"""
+command_not_found_handle() { printf '%s\0' "$@" >&3; printf '\n\0' >&3; }
+for word in cd source; do eval "$word() { command_not_found_handle $word \"\$@\"; }"; done
+PATH=/nowhere
+"""
+
+
+# Programs that no test runs, and why; their files have to be there all the same.
+NOT_RUN = {
+    **dict.fromkeys(("apptainer", "docker", "podman"), "needs a container engine"),
+    "pip": "changes the environment",
+    "pip-audit": "needs the network, and is not installed",
+    "uv": "needs the network; tests/test_setup.py looks at it",
+    **dict.fromkeys(("chgrp", "mkdir"), "prepares a folder that a group shares"),
+    "find": "looks through a folder that is not there",
+    **dict.fromkeys(("cmp", "cp", "rm", "sha256sum", "xargs"), "run by test_docs_adding.py"),
+    **dict.fromkeys(("cd", "source"), "is the shell's own"),
+    "git": "reads the history, which a copy may lack",
+    "pytest": "would run tests within a test",
+}
+
+
+class Command(NamedTuple):
+    page: str
+    words: tuple[str, ...]
+
+    @property
+    def program(self):
+        return self.words[0]
+
+
+def read(text, folder):
+    """Calls that a shell would make for a text, each as its words."""
+    for place, here in STANDS_FOR.items():
+        text = text.replace(place, here)
+    # Options alone are Snakemake's.
+    text = re.sub(r"^(?=--)", "snakemake ", text, flags=re.MULTILINE)
+    notes = folder / "notes"
+    done = run("bash", "-c", f"exec 3>'{notes}'\n{NOTE}{text}", cwd=folder)
+    assert not done.stderr, f"bash cannot read {text!r}: {done.stderr}"
+    calls = notes.read_text().split("\n\0")
+    return [tuple(call.split("\0")[:-1]) for call in calls if call]
+
+
+def read_pages(folder):
+    (folder / "workflow/schemas").mkdir(parents=True)
+    found = {}
+    for page in PAGES:
+        name, text = str(page.relative_to(ROOT)), page.read_text()
+        inside = FENCE.sub("", text).replace("\n", " ")
+        texts = [block for language, block in FENCE.findall(text) if language in SHELL]
+        texts += [span for span in re.findall(r"`([^`]+)`", inside) if INLINE.fullmatch(span)]
+        for one in texts:
+            for words in read(one, folder):
+                found.setdefault(words, Command(name, words))
+    return list(found.values())
+
+
+def parsed(words):
+    """Arguments of a call of Snakemake, by its own parser; ValueError where it refuses them."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            _, arguments = parse_args(list(words[1:]))
+        arguments.settings = parse_config(arguments.config)
+    except SystemExit as error:
+        if error.code:
+            raise ValueError(said.getvalue()) from None
+    for path in arguments.configfile or []:
+        if Path(path).suffix not in (".yaml", ".yml", ".json"):
+            raise ValueError(f"--configfile takes {path}, which is none")
+    return arguments
+
+
+def said_of(program, *words):
+    if program == "snakemake":
+        try:
+            parsed((program, *words))
+        except ValueError as error:
+            return str(error)
+    elif program == "make":
+        done = run("make", "-n", "-B", *words, cwd=ROOT)
+        nothing = "Nothing to be done" in done.stdout  # of a folder with that name
+        return done.stderr or done.stdout if done.returncode or nothing else ""
+    elif words[0] == "-m" and importlib.util.find_spec(words[1]) is None:
+        return f"there is no module {words[1]}"
+    return ""
+
+
+# A path of the repository; a container image is built on the spot.
+FILE = re.compile(
+    r"(envs|tests|profiles|notebooks|workflow)/[\w./-]+(?<!\.sif)|requirements\.lock|pyproject\.toml"
+)
+
+
+def fault(command):
+    """What is wrong with a command, as far as it shows without running it; empty if nothing is."""
+    name = f"{command.page}: {shlex.join(command.words)}"
+    for word in command.words:
+        if FILE.fullmatch(word) and not (ROOT / word).exists():
+            return f"{name}: there is no {word}"
+    if command.program in NOT_RUN:
+        return ""
+    if command.program not in ("snakemake", "make", "python"):
+        return f"{name}: say in NOT_RUN why {command.program} is not run"
+    said = said_of(*command.words)
+    return f"{name}: {said}" if said else ""
+
 
 # Made by a rule that the page tells to add; tests/test_docs_adding.py follows it.
 ADDED = {"results/tables/toy_table1.csv"}
@@ -21,7 +155,7 @@ ADDED = {"results/tables/toy_table1.csv"}
 NO_JOBS = {"--list-target-rules", "--unlock"}
 # Options and values whose call is not run here, and why.
 NOT_DRY = {
-    "profiles/kubernetes": "needs a storage; tests/test_kubernetes.py has one that stands in",
+    "profiles/kubernetes": "needs a storage; tests/test_profiles.py has one that stands in",
     "--lint": "make lint runs it",
     "--report": "needs results; tests/test_pipeline.py makes one",
     "--containerize": "the page says why not to",
@@ -31,7 +165,7 @@ NOT_DRY = {
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
-    return folder, docs_commands.commands(folder)
+    return folder, read_pages(folder)
 
 
 def of_snakemake(commands):
@@ -42,7 +176,7 @@ def test_every_command_can_be_given_as_it_stands(written):
     _, commands = written
     assert len(commands) > 100
     assert [fault(command) for command in commands if fault(command)] == []
-    assert {c.program for c in commands} >= set(docs_commands.NOT_RUN)
+    assert {c.program for c in commands} >= set(NOT_RUN)
 
 
 WRONG = {
@@ -62,9 +196,6 @@ WRONG = {
 @pytest.mark.parametrize("line", WRONG)
 def test_a_command_that_would_fail_is_found(line):
     assert WRONG[line] in fault(Command("page", tuple(shlex.split(line))))
-
-
-# --- Targets -------------------------------------------------------------------------------------
 
 
 def listed():
@@ -97,13 +228,27 @@ UNMADE = [
 ]
 
 
+def rules_say(scale, images, targets):
+    quiet = OutputSettings(quiet={Quietness.ALL})
+    with SnakemakeApi(quiet) as api:
+        flow = api.workflow(
+            resource_settings=ResourceSettings(cores=1),
+            config_settings=ConfigSettings(config={"scale": scale, "images": images}),
+            snakefile=Path("Snakefile"),
+        )._workflow
+        names = {rule.name for rule in flow.rules}
+        outputs = [output for rule in flow.rules for output in rule.output]
+        unmade = [t for t in targets if t not in names and not any(o.match(t) for o in outputs)]
+        patterns = {re.sub(r"\{(\w+),(?:[^{}]|\{[^{}]*\})*\}", r"{\1}", str(o)) for o in outputs}
+    return {"unmade": unmade, "patterns": sorted(patterns)}
+
+
 @pytest.fixture(scope="module")
 def makes(written):
-    """What the rules say of every target that a page asks for, and of wrong ones."""
+    """What the rules say, in a process of its own, of every target of a page and of wrong ones."""
     cases = asked(written[1])
     cases["smoke embedded"] += UNMADE
-    script = ROOT / "tests/docs_targets.py"
-    done = run(sys.executable, script, input=json.dumps(cases), cwd=ROOT)
+    done = run(sys.executable, __file__, input=json.dumps(cases), cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)
 
@@ -131,9 +276,6 @@ def test_paths_of_the_page_on_targets_are_those_of_the_rules(makes):
         "results/inconspicuous/embedded-smoke/{model}.csv",
     }
     assert [path for path in rules - single if not path.startswith((*named, *beside))] == []
-
-
-# --- Dry runs ------------------------------------------------------------------------------------
 
 
 def dry_runs(commands):
@@ -175,3 +317,8 @@ def test_every_call_of_snakemake_runs_dry(written, tmp_path, snakemake, monkeypa
         if done.returncode or (dry and not named):
             failed.append((options, targets, said[-2000:]))
     assert failed == []
+
+
+if __name__ == "__main__":
+    given = json.load(sys.stdin)
+    json.dump({case: rules_say(*case.split(), given[case]) for case in given}, sys.stdout)

@@ -6,6 +6,7 @@ import runpy
 import shutil
 import sys
 import venv
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,20 +21,17 @@ LOCK = ROOT / "requirements.lock"
 ENTRIES = re.split(r"\n(?=[a-z0-9])", LOCK.read_text(encoding="utf-8").strip())
 
 
-def pin():
-    return SimpleNamespace(**runpy.run_path(str(ROOT / "envs/pin.py")))
-
-
 SCRIPT = (ROOT / "envs/gradleak.post-deploy.sh").read_text(encoding="utf-8")
-
-
+# What it hands to pip in conda's environment: first the builders, then all.
+PIP_PART = re.findall(r"<<'END'\n(.*?\n)END\n", SCRIPT, flags=re.S)
 # The only install of the script that may isolate builds, as it builds nothing.
 BUILDERS_FIRST = "\"$python\" -m pip install --require-hashes -r /dev/stdin <<'END'"
+WRITTEN = ["build.lock", "gradleak.yaml", "gradleak.post-deploy.sh", "Containerfile"]
+WRITTEN += ["gradleak.def"]
 
 
-def pip_part():
-    """What Snakemake's script hands to pip in conda's environment: first the builders, then all."""
-    return re.findall(r"<<'END'\n(.*?\n)END\n", SCRIPT, flags=re.S)
+def pin():
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "envs/pin.py")))
 
 
 def requirements(text):
@@ -49,54 +47,38 @@ def requirements(text):
     return found
 
 
-WRITTEN = ["build.lock", "gradleak.yaml", "gradleak.post-deploy.sh", "Containerfile"]
-WRITTEN += ["gradleak.def"]
+def test_what_is_made_of_the_lock_equals_it():
+    made = pin().files()
+    assert set(made) == set(WRITTEN)
+    for name, text in made.items():
+        stored = (ROOT / "envs" / name).read_text(encoding="utf-8")
+        assert stored == text, f"run `python envs/pin.py` and commit envs/{name}"
 
 
-@pytest.mark.parametrize("name", WRITTEN)
-def test_what_is_made_of_the_lock_equals_it(name):
-    stored = (ROOT / "envs" / name).read_text(encoding="utf-8")
-    assert stored == pin().files()[name], f"run `python envs/pin.py` and commit envs/{name}"
-
-
-def test_lock_has_hashes_and_no_addresses():
-    assert "://" not in LOCK.read_text(encoding="utf-8")
-    assert len(ENTRIES) > 50
-    for entry in ENTRIES:
-        assert "--hash=sha256:" in entry, entry.split("\n")[0]
-
-
-def test_every_file_written_is_compared():
-    assert set(WRITTEN) == set(pin().files())
-
-
-def test_conda_s_list_has_every_entry_of_the_lock_with_its_hashes():
-    builders, all_of_them = pip_part()
+def test_conda_s_list_has_every_entry_of_the_lock_with_its_hashes_and_no_address():
+    builders, text = PIP_PART[0], PIP_PART[1].strip()
     assert builders == (ROOT / "envs/build.lock").read_text(encoding="utf-8")
-    found = requirements(all_of_them)
-    assert len(found) == len(ENTRIES)
-    assert found == requirements(LOCK.read_text(encoding="utf-8"))
-    assert all(found.values())
-
-
-def test_a_missing_hash_or_entry_is_seen():
-    """The comparison above can fail: one hash less, one entry less, a hash cut short."""
-    expected, text = requirements(LOCK.read_text(encoding="utf-8")), pip_part()[1].strip()
+    (builder,) = requirements(builders).items()
+    lock = LOCK.read_text(encoding="utf-8")
+    assert "://" not in lock
+    expected = requirements(lock)
+    assert requirements(text) == expected
+    assert len(expected) == len(ENTRIES) > 50 and all(expected.values())
+    assert builder in expected.items() and builder[0][0] == "setuptools"
+    # The comparison can fail: one hash less, one entry less, a hash cut short.
     assert requirements(re.sub(r" --hash=sha256:\w+", "", text, count=1)) != expected
     assert requirements("\n".join(text.splitlines()[1:])) != expected
     assert requirements(text[:-1]) != expected
 
 
 def test_every_install_asks_for_hashes():
-    """Makefile, container files and CI: no `pip install` or `download` without them."""
     places = ["Makefile", *(f"envs/{name}" for name in WRITTEN[2:]), ".ci/run"]
     found = 0
     for place in places:
         for line in (ROOT / place).read_text(encoding="utf-8").splitlines():
             command = line.strip()
-            if not re.search(r"pip (install|download)\b|\$\(PIP\)", command):
-                continue
-            if command.startswith(("#", "PIP =")):
+            called = re.search(r"pip (install|download)\b|\$\(PIP\)", command)
+            if not called or command.startswith(("#", "PIP =")):
                 continue
             found += 1
             own = command.endswith("--no-deps --no-build-isolation -e .")
@@ -104,12 +86,6 @@ def test_every_install_asks_for_hashes():
             builders = "build.lock" in command or command == BUILDERS_FIRST
             assert own or builders or "--no-build-isolation" in command, f"{place}: {command}"
     assert found >= 11
-
-
-def test_builders_are_of_the_lock():
-    (entry,) = requirements((ROOT / "envs/build.lock").read_text(encoding="utf-8")).items()
-    assert entry in requirements(LOCK.read_text(encoding="utf-8")).items()
-    assert entry[0][0] == "setuptools"
 
 
 def test_the_container_takes_the_lock_and_nothing_else():
@@ -132,10 +108,9 @@ def test_this_environment_has_the_locked_versions():
         wanted = Requirement(entry.split("\n")[0].removesuffix("\\").strip())
         if wanted.marker is not None and not wanted.marker.evaluate():
             continue
-        try:
+        found = "absent"
+        with suppress(PackageNotFoundError):
             found = version(canonicalize_name(wanted.name))
-        except PackageNotFoundError:
-            found = "absent"
         assert found in wanted.specifier, f"{wanted.name} is {found}; run `make setup`"
         checked += 1
     assert checked > 100
@@ -173,11 +148,10 @@ def test_the_steps_of_the_container_and_conda_s_list_resolve(tmp_path, monkeypat
     assert len(found) > 100
     pip(env, "--no-build-isolation", "--require-hashes", "-r", LOCK)  # second step of the image
     assert hashes() == found
-    for part in pip_part():
+    for part in PIP_PART:
         wrong = re.sub(r"sha256:\w{9}", "sha256:012345678", part)
         done = conda(SCRIPT.replace(part, wrong))
-        assert done.returncode != 0
-        assert "DO NOT MATCH THE HASHES" in done.stderr
+        assert done.returncode != 0 and "DO NOT MATCH THE HASHES" in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
@@ -193,6 +167,7 @@ def test_make_says_what_it_would_run_without_internet(tmp_path):
     assert len(online) == 3 and not any("--no-index" in line for line in online)
 
 
+DIGITS = "data/digits-test.safetensors"
 APPTAINER = """#!/bin/sh
 # Stands in for apptainer: notes the image, and runs the command without it,
 # with the Python that the image would hold.
@@ -214,15 +189,9 @@ def test_apptainer_is_given_the_image_for_every_job(tree, snakemake, monkeypatch
     (programs / "apptainer").chmod(0o755)
     (tree / "envs/gradleak.sif").write_text("")
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    target = "data/digits-test.safetensors"
-    snakemake(tree, "--sdm", "apptainer", "--", target)
-    assert (tree / target).is_file()
+    snakemake(tree, "--sdm", "apptainer", "--", DIGITS)
+    assert (tree / DIGITS).is_file()
     assert (tree / "images.txt").read_text().split() == ["envs/gradleak.sif"]
-
-
-def test_without_sdm_no_container_is_asked_for(tree, snakemake):
-    done = snakemake(tree, "-n", "--", "data/digits-test.safetensors")
-    assert "gradleak.sif" not in done.stdout + done.stderr
 
 
 CONDA = """#!/bin/sh
@@ -263,41 +232,39 @@ def conda(tmp_path, monkeypatch):
     return base
 
 
-DIGITS = "data/digits-test.safetensors"
+@pytest.mark.parametrize("activated", [True, False])
+def test_conda_s_environment_gets_the_packages_of_the_lock(
+    tree, snakemake, conda, monkeypatch, activated
+):
+    """No conda runs here: what is tried is what Snakemake asks for, with its script run by bash.
 
-
-def test_conda_s_environment_gets_the_packages_of_the_lock(tree, snakemake, conda):
-    """No conda runs here: what is tried is what Snakemake asks for, with its script run by bash."""
+    Nor does pip install into whatever Python comes first on the path.
+    """
+    if not activated:
+        (conda / "bin/activate").write_text("return 1\n")
+        # Many systems have a python3 and no python.
+        monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     snakemake(tree, "--sdm", "conda", "--", DIGITS)
-    assert (tree / DIGITS).is_file() and (conda / "ran").exists()
+    assert (tree / DIGITS).is_file() and (conda / "ran").exists() == activated
     _, *asked = re.split(r"^> -m pip install (.*)\n", (conda / "asked").read_text(), flags=re.M)
     hashes = "--require-hashes -r /dev/stdin"
     assert asked[::2] == [hashes, f"--no-build-isolation {hashes}"]
-    assert asked[1::2] == pip_part()
-
-
-def test_an_environment_that_is_not_activated_gets_them_too(tree, snakemake, conda, monkeypatch):
-    """pip must not install into whatever Python comes first on the path."""
-    (conda / "bin/activate").write_text("return 1\n")
-    # Many systems have a python3 and no python.
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    snakemake(tree, "--sdm", "conda", "--", DIGITS)
-    assert len(re.findall("^> ", (conda / "asked").read_text(), flags=re.M)) == 2
+    assert asked[1::2] == PIP_PART
 
 
 @pytest.mark.parametrize("call", [1, 2])
-def test_an_environment_whose_packages_fail_is_not_kept(tree, snakemake, conda, call):
+def test_an_environment_whose_packages_fail_is_not_kept(tree, refusal, conda, call):
     (conda / "broken").write_text(f"{call}\n")
-    done = snakemake(tree, "--sdm", "conda", "--", DIGITS, check=False)
-    assert done.returncode != 0
+    refusal("--sdm", "conda", "--", DIGITS)
     assert re.findall("^> ", (conda / "asked").read_text(), flags=re.M) == ["> "] * call
     assert not (tree / DIGITS).exists() and not (conda / "ran").exists()
     assert [path for path in (tree / ".snakemake/conda").iterdir() if path.is_dir()] == []
 
 
-def test_the_record_of_a_file_does_not_hold_the_lock(tree, snakemake):
+def test_the_record_of_a_file_does_not_hold_the_lock_and_no_container_is_asked_for(tree, snakemake):
     """Snakemake notes the environment's text with each of thousands of files."""
-    snakemake(tree, "--", DIGITS)
+    done = snakemake(tree, "--", DIGITS)
+    assert "gradleak.sif" not in done.stdout + done.stderr
     records = [p for p in (tree / ".snakemake/metadata").rglob("*") if p.is_file()]
     assert records
     assert max(path.stat().st_size for path in records) < 20_000

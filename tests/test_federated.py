@@ -1,6 +1,7 @@
 """Federations: splits, the mean, private locks, who drops out, and what is refused."""
 
-import logging
+from contextlib import suppress
+from itertools import product
 from unittest.mock import Mock
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import training_cases as t
+from conftest import refused
 from gradleak.errors import ConfigError, DataError, NumericsError
 from gradleak.models.initial import draw_key, initial_weights
 from gradleak.models.locks import is_private, private, public
@@ -71,40 +73,34 @@ def test_the_mean_counts_images_and_takes_statistics_along():
     assert t.same(total.mean(), like)
     total.add(0, {"a": np.float32([1, 4]), "n.running_var": np.float32(2)}, 30)
     total.add(1, {"a": np.float32([5, 0]), "n.running_var": np.float32(6)}, 10)
-    mean = total.mean()
-    np.testing.assert_array_equal(mean["a"], np.float32([2, 3]))
-    assert mean["n.running_var"] == 3
-    assert mean["a"].dtype == np.float32
+    np.testing.assert_equal(total.mean(), {"a": [2, 3], "n.running_var": 3})
+    assert total.mean()["a"].dtype == np.float32
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("name", "value", "words"),
     [
-        (lambda w: w.pop("conv2.weight"), "Client 1 lacks conv2.weight, which the server's"),
-        (lambda w: w.update({"conv3.weight": w["fc1.bias"]}), "Client 1 has conv3.weight, which"),
-        (
-            lambda w: w.update({"fc1.bias": np.zeros(4, np.float32)}),
-            r"Client 1 has fc1.bias of shape \(4,\), the server's model of \(3,\)",
-        ),
+        ("conv2.weight", None, "lacks conv2.weight, which the server's"),
+        ("conv3.weight", np.zeros(3, np.float32), "has conv3.weight, which"),
+        ("fc1.bias", np.zeros(4, np.float32), "has fc1.bias of shape (4,), the server's model of"),
     ],
 )
-def test_unlike_models_have_no_mean(change, words):
+def test_unlike_models_have_no_mean(name, value, words):
     weights = initial_weights(t.SMALL, 0)
     total = Aggregate(weights)
     total.add(0, weights, 10)
-    other = dict(initial_weights(t.SMALL, 1))
-    change(other)
-    with pytest.raises(ConfigError, match=f"{words}.*give every client the server's model"):
+    other = initial_weights(t.SMALL, 1) | {name: value}
+    other = {name: value for name, value in other.items() if value is not None}
+    with refused(f"Client 1 {words}", "give every client the server's model", kind=ConfigError):
         total.add(1, other, 10)
     assert t.same(total.mean(), weights)
 
 
-def test_only_a_share_of_the_clients_trains(monkeypatch):
+def test_only_a_share_of_the_clients_trains():
     ours = t.federation(clients=4, share=0.5)
-    trained = Mock(wraps=ours._locally)
-    monkeypatch.setattr(ours, "_locally", trained)
+    ours._locally = Mock(wraps=ours._locally)
     found = ours.run()
-    asked = [call.args[:2] for call in trained.call_args_list]
+    asked = [call.args[:2] for call in ours._locally.call_args_list]
     rounds = [[c for n, c in asked if n == number] for number in range(4)]
     assert rounds == [ours.federated.chosen(0, number) for number in range(4)]
     assert all(len(chosen) == 2 for chosen in rounds)
@@ -114,32 +110,23 @@ def test_only_a_share_of_the_clients_trains(monkeypatch):
 @pytest.mark.parametrize(
     ("chain", "keys"),
     [(t.LOCKED, {"conv1_key"}), (t.SKIPPED, {"conv1_key", "conv2_skip_key"})],
-    ids=["locked", "skipped"],
 )
-def test_locks_and_keys_stay_with_their_clients(chain, keys):
+def test_locks_and_keys_stay_with_their_clients(monkeypatch, chain, keys):
     ours = t.federation(chain)
-    start = ours._begin()
+    start, add = ours._begin(), Mock(wraps=Aggregate.add)
+    monkeypatch.setattr(Aggregate, "add", lambda *given: add(*given))
     found = ours.run()
+    names, norm = public(ours.weights()).keys(), max(keys).removesuffix("_key")
+    assert [call.args[2].keys() for call in add.call_args_list] == [names] * 12
+    assert f"{norm}_norm.running_var" in names and f"{norm}_norm.weight" not in names
+    assert not any("lock" in name or "key" in name for name in names)
     assert not any(is_private(name) for name in {**found.public, **found.kept})
     for own, before in zip(found.private, start.private, strict=True):
         assert t.same(private(own), own)
         assert own.keys() == before.keys() and own.keys() > keys
-        assert all(np.array_equal(own[name], before[name]) for name in keys)
-        assert all(not np.array_equal(own[name], before[name]) for name in own.keys() - keys)
+        assert {name for name in own if np.array_equal(own[name], before[name])} == keys
     for name in found.private[0]:
         assert not np.array_equal(found.private[0][name], found.private[1][name])
-
-
-@pytest.mark.parametrize(("chain", "norm"), [(t.LOCKED, "conv1"), (t.SKIPPED, "conv2_skip")])
-def test_clients_send_no_key_and_no_lock(monkeypatch, chain, norm):
-    ours = t.federation(chain, recipe={"epochs": 1})
-    add = Mock(wraps=Aggregate.add)
-    monkeypatch.setattr(Aggregate, "add", lambda *given: add(*given))
-    ours.run()
-    names = public(ours.weights()).keys()
-    assert [call.args[2].keys() for call in add.call_args_list] == [names] * 3
-    assert f"{norm}_norm.running_var" in names and f"{norm}_norm.weight" not in names
-    assert not any("lock" in name or "key" in name for name in names)
 
 
 def test_each_client_is_judged_with_its_own_lock_and_random_with_none():
@@ -159,33 +146,28 @@ def test_each_client_is_judged_with_its_own_lock_and_random_with_none():
         assert best.round == 1 + int(np.argmax(reached))
 
 
-def judged(ours, monkeypatch):
+def judged(ours):
     """Weights of the server and locks of the clients after each round to come."""
     real, kept = ours._judge, []
 
     def judge(number, state, passed):
         real(number, state, passed)
-        kept.append((state.public, list(state.private)))
+        kept.append([state.public, *state.private])
 
-    monkeypatch.setattr(ours, "_judge", judge)
+    ours._judge = judge
     return kept
 
 
-def test_the_weights_kept_are_those_of_the_best_mean(monkeypatch):
+def test_the_weights_kept_are_those_of_the_best_mean():
     ours = t.federation(t.LOCKED)
     # Validation of clients 0, 1, 2 and random; random counts for nothing.
     scores = [0.1, 0.2, 0.3, 0.9], [0.9, 0.1, 0.8, 0.0], [0.5, 0.9, 0.4, 1.0], [0.2, 0.2, 0.2, 1.0]
-    values = iter(np.ravel(scores))
-
-    def evaluate(images):
-        return (1.0, next(values)) if images is ours.split.validation else (1.0, 0.5)
-
-    monkeypatch.setattr(ours, "evaluate", evaluate)
-    kept = judged(ours, monkeypatch)
+    values, whole = iter(np.ravel(scores)), ours.split.validation
+    ours.evaluate = lambda images: (1.0, next(values) if images is whole else 0.5)
+    kept = judged(ours)
     found = ours.run()
     assert found.mean == pytest.approx(0.6)
-    assert t.same(found.kept, kept[1][0])
-    assert all(t.same(a, b) for a, b in zip(found.kept_private, kept[1][1], strict=True))
+    assert t.same([found.kept, *found.kept_private], kept[1])
     rounds = {who: best.round for who, best in found.best.items()}
     assert rounds == {"0": 2, "1": 3, "2": 2, "random": 3}
 
@@ -202,29 +184,26 @@ def test_a_random_key_is_worse_than_clients_own():
 
 
 def test_a_client_that_does_not_answer_is_left_out(caplog):
-    with caplog.at_level(logging.WARNING, logger="gradleak"):
-        ours = t.federation(t.LOCKED, answering=0.5, recipe={"epochs": 6})
-        found = ours.run()
+    ours = t.federation(t.LOCKED, answering=0.5, recipe={"epochs": 6})
+    found = ours.run()
     silent = [set(ours.federated.silent(0, number)) for number in range(6)]
     assert found.dropped == [sum(c in gone for gone in silent) for c in range(3)]
     assert 0 < sum(found.dropped) < 18
     said = caplog.text
     assert said.count("did not answer; the round goes on without it") == sum(found.dropped)
-    for number, gone in enumerate(silent, start=1):
-        for client in range(3):
-            row = next(r for r in found.rows if r["epoch"] == number and r["client"] == str(client))
-            assert (row["train_loss"] is None) == (client in gone)
-            words = f"locked, round {number}: client {client} did not answer"
-            assert (words in said) == (client in gone)
+    losses = {(row["epoch"], row["client"]): row["train_loss"] for row in found.rows}
+    for (number, gone), client in product(enumerate(silent, start=1), range(3)):
+        assert (losses[number, str(client)] is None) == (client in gone)
+        words = f"locked, round {number}: client {client} did not answer"
+        assert (words in said) == (client in gone)
 
 
 def test_the_mean_of_a_round_is_over_those_that_answered(monkeypatch):
     ours = t.federation(recipe={"epochs": 1})
     monkeypatch.setattr(Federated, "silent", lambda self, seed, number: [1])
-    found = ours.run()
-    sizes = [len(part) for part in ours.parts]
-    again = t.federation(recipe={"epochs": 1})
-    check_mean(found, (sizes[0], sizes[2]), [locally(again, client) for client in (0, 2)])
+    found, again = ours.run(), t.federation(recipe={"epochs": 1})
+    sizes = [len(ours.parts[client]) for client in (0, 2)]
+    check_mean(found, sizes, [locally(again, client) for client in (0, 2)])
     assert found.dropped == [0, 1, 0]
 
 
@@ -232,55 +211,41 @@ def test_a_round_that_nobody_answers_leaves_the_servers_weights(monkeypatch, cap
     ours = t.federation(t.LOCKED, recipe={"epochs": 2})
     silent = [[], [0, 1, 2]]
     monkeypatch.setattr(Federated, "silent", lambda self, seed, number: silent[number])
-    before = judged(ours, monkeypatch)
-    with caplog.at_level(logging.WARNING, logger="gradleak"):
-        found = ours.run()
+    before = judged(ours)
+    found = ours.run()
     assert "locked, round 2: no client answered; the server's weights stay" in caplog.text
-    assert t.same(before[0][0], found.public)
-    assert all(t.same(a, b) for a, b in zip(before[0][1], found.private, strict=True))
+    assert t.same(before[0], [found.public, *found.private])
     assert found.dropped == [1, 1, 1]
 
 
 def test_a_client_that_diverges_is_left_out_and_keeps_its_lock(caplog):
     ours = t.federation(t.LOCKED, recipe={"epochs": 2})
-    state, step, one_pass = ours._begin(), ours._step, ours.one_pass
-    trained = []
-
-    def noted(images, *more):
-        trained.append(images)
-        return one_pass(images, *more)
+    state, step, passes = ours._begin(), ours._step, Mock(wraps=ours.one_pass)
 
     def broken(inputs, labels, rate):
-        return step(inputs * (float("nan") if trained[-1] is ours.parts[1] else 1.0), labels, rate)
+        bad = passes.call_args.args[0] is ours.parts[1]
+        return step(inputs * (float("nan") if bad else 1.0), labels, rate)
 
-    ours.one_pass, ours._step = noted, broken
-    with caplog.at_level(logging.WARNING, logger="gradleak"):
-        found = ours.run()
+    ours.one_pass, ours._step = passes, broken
+    found = ours.run()
     assert found.dropped == [0, 2, 0]
     assert "round 1: client 1 diverged (loss nan); the round goes on without it" in caplog.text
     assert t.same(found.private[1], state.private[1])
     assert all(np.isfinite(value).all() for value in found.public.values())
 
 
-def test_a_federation_in_which_nobody_ever_answers_fails():
-    with pytest.raises(NumericsError, match=r"small: no client answered in any of 4 rounds"):
+def test_a_federation_without_answers_images_or_private_parts_is_refused():
+    with refused("small: no client answered in any of 4 rounds", kind=NumericsError):
         t.federation(recipe={"rate": 1e30}).run()
-
-
-def test_clients_without_images_or_private_parts_are_refused():
     ours = t.federation()
     more = (ours.split, ours.federated, ours.recipe, 0)
-    with pytest.raises(ConfigError, match="3 clients are to train it, but 3 have a private part a"):
+    with refused("3 clients are to train it, but 3 have a private part a", kind=ConfigError):
         Federation(t.SMALL, initial_weights(t.SMALL, 0), [{}] * 3, ours.parts[:2], *more)
 
 
 # --- Splits between clients ----------------------------------------------------------------------
 
 LABELS = np.arange(900) % 3
-
-
-def held(labels, **more):
-    return split(labels, Federated(**more), seed=0)
 
 
 @settings(deadline=None, max_examples=60)
@@ -296,25 +261,22 @@ def test_each_image_goes_to_one_client(labels, clients, kind, alpha, seed):
     options = Federated(clients, split=kind, alpha=alpha)
     try:
         parts = split(labels, options, seed)
-    except DataError as refused:
-        said = str(refused)
-        too_few = len(labels) < clients
-        assert f"{clients} clients cannot share" in said if too_few else kind == "dirichlet"
+    except DataError as error:
+        too_few = f"{clients} clients cannot share" in str(error)
+        assert too_few if len(labels) < clients else kind == "dirichlet"
         return
     assert len(parts) == clients
     assert all(len(part) and (np.diff(part) > 0).all() for part in parts)
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))
-    if kind == "iid":
-        sizes = [len(part) for part in parts]
-        assert max(sizes) - min(sizes) <= 1
-    again = split(labels, options, seed)
-    assert all(np.array_equal(one, other) for one, other in zip(parts, again, strict=True))
+    assert kind != "iid" or np.ptp([len(part) for part in parts]) <= 1
+    assert t.same(parts, split(labels, options, seed))
 
 
 def test_seed_and_alpha_say_how_unequal_clients_are():
     one, other = (split(LABELS, Federated(3), seed) for seed in (0, 1))
     assert not np.array_equal(one[0], other[0])
-    parts = [held(LABELS, clients=4, split="dirichlet", alpha=alpha) for alpha in (1e5, 0.1)]
+    both = (Federated(4, split="dirichlet", alpha=alpha) for alpha in (1e5, 0.1))
+    parts = [split(LABELS, options, seed=0) for options in both]
     counts = np.array([[np.bincount(LABELS[p], minlength=3) for p in each] for each in parts])
     # Clients' shares of each class, (clients, classes).
     even, uneven = counts / counts.sum(axis=1, keepdims=True)
@@ -330,10 +292,8 @@ def test_shares_follow_the_dirichlet_distribution():
     options = Federated(clients, split="dirichlet", alpha=alpha)
     found = []
     for seed in range(400):
-        try:
+        with suppress(DataError):  # a client without an image
             found.append([len(part) / 2000 for part in split(labels, options, seed)])
-        except DataError:  # a client without an image
-            continue
     shares = np.array(found)
     assert len(shares) > 350
     np.testing.assert_allclose(shares.mean(axis=0), 0.25, atol=0.04)
@@ -342,14 +302,12 @@ def test_shares_follow_the_dirichlet_distribution():
 
 
 def test_a_client_without_an_image_is_named():
-    with pytest.raises(DataError) as refused:
-        held(LABELS, clients=40, split="dirichlet", alpha=0.01)
-    said = str(refused.value)
-    assert "the split (dirichlet, alpha: 0.01, seed: 0) leaves client " in said
-    assert "of 40 without an image; raise alpha or train, lower federated.clients" in said
+    leaves = "the split (dirichlet, alpha: 0.01, seed: 0) leaves client "
+    with refused(leaves, "of 40 without an image; raise alpha or train, lower federated.clients"):
+        split(LABELS, Federated(40, split="dirichlet", alpha=0.01), seed=0)
     for kind in ("iid", "dirichlet"):
-        with pytest.raises(DataError, match=r"3 clients cannot share 2 images; lower fed.*clients"):
-            held(LABELS[:2], clients=3, split=kind)
+        with refused("3 clients cannot share 2 images; lower federated.clients"):
+            split(LABELS[:2], Federated(3, split=kind), seed=0)
 
 
 def test_clients_of_a_round():
@@ -360,7 +318,6 @@ def test_clients_of_a_round():
     assert rounds == [options.chosen(0, number) for number in range(300)]
     counts = np.bincount(np.concatenate(rounds), minlength=10)
     assert (np.abs(counts - 90) < 40).all()
-    assert Federated(4).chosen(0, 7) == [0, 1, 2, 3]
-    assert Federated(4).silent(0, 7) == []
+    assert (Federated(4).chosen(0, 7), Federated(4).silent(0, 7)) == ([0, 1, 2, 3], [])
     silent = np.mean([len(options.silent(0, number)) for number in range(300)]) / 10
     assert silent == pytest.approx(0.4, abs=0.04)

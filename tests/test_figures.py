@@ -8,10 +8,10 @@ import pytest
 from scipy import stats
 
 from claims_synthetic import copa
-from figure_files import Files
-from figure_words import texts
+from figure_files import Files, pictures, texts
 from gradleak.claims import Evidence, evaluate
 from gradleak.data import targets
+from gradleak.data.targets import TargetSet
 from gradleak.errors import ArtifactError
 from gradleak.plotting import style, wording
 from gradleak.runtime.artifacts import write_csv
@@ -25,17 +25,12 @@ ATTACKS = {"copa": "COPA", "copa_tv": "COPA denoised", "rgap": "R-GAP"}
 REASON = "Overflow in atanh at layer fc; the gradient is saturated."
 
 
-def target_set(origin="embedded", classes="motorcycle, cat"):
-    rng = np.random.default_rng(0)
-    return targets.TargetSet(
-        rng.integers(0, 256, (2, 1, 3, 8, 8), dtype=np.uint8),
-        np.array([[9], [4]]),
-        np.array([[1], [3]]),
-        -0.5,
-        ("truck", "animal"),
-        {"dataset": "cifar10", "split": "train", "origin": origin},
-        dict(zip((9, 4), classes.split(", "), strict=True)),
-    )
+def target_set(origin="embedded", classes=("motorcycle", "cat")):
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 1, 3, 8, 8), dtype=np.uint8)
+    labels, indices = np.array([[[9], [4]], [[1], [3]]])
+    source = {"dataset": "cifar10", "split": "train", "origin": origin}
+    words = dict(zip((9, 4), classes, strict=True))
+    return TargetSet(pixels, labels, indices, -0.5, ("truck", "animal"), source, words)
 
 
 def score_row(model, attack, **changed):
@@ -84,12 +79,8 @@ WORDS = {"title": "Samples", "models": MODELS, "attacks": ATTACKS}
 # --- Figures 1 and 2 -----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def figure(tmp_path_factory):
-    return samples.make(sample_files(tmp_path_factory.mktemp("samples")), WORDS, "smoke")
-
-
-def test_samples_show_first_seed_and_failed_run(figure):
+def test_samples_show_first_seed_and_failed_run(tmp_path):
+    figure = samples.make(sample_files(tmp_path), WORDS, "smoke")
     found = texts(figure)
     assert len(figure.axes) == 2 * 2 * 4
     assert found.count("0.0100") == 11 and found.count("1.0e−5") == 0
@@ -101,25 +92,20 @@ def test_samples_show_first_seed_and_failed_run(figure):
     assert {"Variant 1", "Variant 3", "c(M) = −2266.5", f"Reasons: (1) {REASON}"} <= set(found)
     assert "Motorcycle (stands in for truck)" in found
     footer = next(text for text in found if text.startswith("Rows:")).replace("\n", " ")
-    for words in ("x − 0.5", "embedded", "scale smoke", "float32", "seed 0, the first of 2"):
+    for words in ("x − 0.5", "embedded", "smoke", "float32", "seed 0, the first of 2", "median"):
         assert words in footer
-    assert "median" in footer
     crossed = [axes for axes in figure.axes if axes.collections]
     assert len(crossed) == 1 and not crossed[0].images
-
-
-def test_images_are_shifted_back_and_clipped(figure):
-    shown = np.asarray(figure.axes[1].images[0].get_array())
+    # Images are shifted back and clipped.
+    original, shown = pictures(figure)[:2]
     found = np.random.default_rng(1).uniform(-0.7, 0.7, (2, 2, 3, 8, 8))[0, 0]
     np.testing.assert_allclose(shown, np.clip(np.moveaxis(found, 0, -1) + 0.5, 0, 1))
-    original = np.asarray(figure.axes[0].images[0].get_array())
     np.testing.assert_allclose(original[0, 0], target_set().images[0, 0, :, 0, 0] / 255)
 
 
 def test_real_images_are_named_as_the_paper_does():
-    real = target_set("official", "truck, deer")
-    assert samples.target_name(real, 0) == "Truck"
-    assert samples.target_name(real, 1) == "Animal (deer)"
+    real = target_set("official", ("truck", "deer"))
+    assert [samples.target_name(real, batch) for batch in (0, 1)] == ["Truck", "Animal (deer)"]
     assert wording.described(real) == "CIFAR-10 training images 1 and 3"
 
 
@@ -132,9 +118,9 @@ def test_missing_samples_are_named(tmp_path):
 
 
 def test_numbers_are_short():
-    values = (0.15, 6.12, 78.0, 123.4, 999.6, 0.00012344, 1.34e-9, 0.0)
-    texts = ["0.150", "6.12", "78.0", "123", "1.0e3", "0.000123", "1.3e−9", "0"]
-    assert [style.number(value) for value in values] == texts
+    values = 0.15, 6.12, 78.0, 123.4, 999.6, 0.00012344, 1.34e-9, 0.0
+    words = "0.150, 6.12, 78.0, 123, 1.0e3, 0.000123, 1.3e−9, 0"
+    assert ", ".join(map(style.number, values)) == words
 
 
 # --- The index -----------------------------------------------------------------------------------
@@ -215,12 +201,13 @@ def test_index_inputs_must_agree():
 def test_index_figure(index_table, tmp_path):
     write_csv(tmp_path / "index.csv", index_table)
     table = pd.read_csv(tmp_path / "index.csv")
-    for name in ("a", "b"):
-        style.save(index_figure.draw(table, 0.07), tmp_path / name / "copa_index.pdf")
-    for suffix in ("pdf", "png"):
-        one, other = (tmp_path / name / f"copa_index.{suffix}" for name in ("a", "b"))
-        assert one.read_bytes() == other.read_bytes()
-    figure = index_figure.draw(table, 0.07)
+    for name in "ab":
+        figure = index_figure.draw(table, 0.07)
+        style.save(figure, tmp_path / name / "index.pdf")
+    one, other = (
+        [(tmp_path / n / f"index.{s}").read_bytes() for s in ("pdf", "png")] for n in "ab"
+    )
+    assert one == other
     found = "\n".join(texts(figure))
     assert "mean MSE of 0.0700" in found.replace("\n", " ")
     dashed = [line for axes in figure.axes for line in axes.lines if line.get_linestyle() == "--"]
@@ -232,47 +219,37 @@ def test_index_figure(index_table, tmp_path):
     assert marks.count("x") == 1 and "^" in marks and "o" in marks
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
+def conclusion(values, *depths, n=40):
+    """What is said of COPA's correlations over all networks, and over some of them."""
+    row = pd.DataFrame([(*values, n)], columns=["ours", "low", "high", "n"], index=["copa"])
+    rows = pd.DataFrame(depths, columns=["row", *row.columns]).assign(column="copa")
+    return index_figure.conclusion(row, index_figure.by_depth(rows.astype({"row": "str"})))
+
+
+def test_conclusion_follows_the_interval():
+    for values, words in (
         ((-0.4, -0.6, -0.1), "yes, only in part"),
         ((-0.1, -0.4, 0.2), "no correlation found (the interval includes 0)"),
         ((0.5, 0.2, 0.7), "no, a c(M) nearer to 0 goes with a larger error"),
         ((np.nan, np.nan, np.nan), "too few networks"),
-    ],
-)
-def test_conclusion_follows_the_interval(values, words):
-    row, nothing = one_row(*values), depth_rows()
-    assert words in index_figure.conclusion(row, nothing)
-    assert "too few networks" in index_figure.conclusion(row.assign(n=4), nothing)
+    ):
+        assert words in conclusion(values)
+        assert "too few networks" in conclusion(values, n=4)
 
 
-def one_row(*values):
-    return pd.DataFrame([(*values, 40)], columns=["ours", "low", "high", "n"], index=["copa"])
-
-
-def depth_rows(*found):
-    """Correlations with COPA's error, as the index table has them, without their other columns."""
-    rows = pd.DataFrame(found, columns=["row", "ours", "low", "high", "n"]).assign(column="copa")
-    return index_figure.by_depth(rows.astype({"row": "str"}))
-
-
-@pytest.mark.parametrize(
-    ("three", "four", "words"),
-    [
+def test_depths_are_compared_from_the_table():
+    row = (0.0, -0.3, 0.3)
+    whole, image = ("all networks", *row, 40), ("three-layer networks, image 0", 0.9, 0.8, 1.0, 20)
+    for three, four, words in (
         ((-0.3, -0.7, 0.2), (0.4, -0.1, 0.7), "differ in sign, but each interval includes 0."),
         ((-0.3, -0.5, -0.1), (-0.4, -0.6, -0.2), "agree in sign, and no interval includes 0."),
         ((-0.3, -0.5, -0.1), (0.4, -0.1, 0.7), "differ in sign, but the interval of four-layer"),
-    ],
-)
-def test_depths_are_compared_from_the_table(three, four, words):
-    row, whole = one_row(0, -0.3, 0.3), ("all networks", 0.0, -0.3, 0.3, 40)
-    image = ("three-layer networks, image 0", 0.9, 0.8, 1.0, 20)
-    both = ("three-layer networks", *three, 20), ("four-layer networks", *four, 20)
-    said = index_figure.conclusion(row, depth_rows(whole, image, *both))
-    assert f"Three- and four-layer networks {words}" in said
-    few = ("four-layer networks", *four, 4)
-    assert "sign" not in index_figure.conclusion(row, depth_rows(whole, both[0], few))
+    ):
+        both = ("three-layer networks", *three, 20), ("four-layer networks", *four, 20)
+        said = conclusion(row, whole, image, *both)
+        assert f"Three- and four-layer networks {words}" in said
+        few = ("four-layer networks", *four, 4)
+        assert "sign" not in conclusion(row, whole, both[0], few)
 
 
 def test_grey_error_is_that_of_the_zero_input():
@@ -295,11 +272,10 @@ def test_many_images_table():
     assert list(table.columns) == TABLE_COLUMNS
     found = table.set_index("metric")
     assert np.isnan(found.loc["mse", "ours"]) and np.isnan(found.loc["mse", "low"])
-    assert (found.loc["mse", "n"], found.loc["mse", "n_ok"]) == (3, 2)
+    assert found.loc["mse", ["n", "n_ok", "row"]].tolist() == [3, 2, "Row, 3 images"]
     assert "1 of 3 runs failed" in found.loc["mse", "note"]
+    assert np.isnan(found.loc["psnr_255", "ours"]) and found.loc["psnr_255", "n"] == 0
     worked = scores[scores["status"] == "ok"]
     whole = many_images.table(worked, labels, images="real", scale="laptop")
     means = whole.set_index("metric")["ours"]
     assert means[["mse", "mse_mean", "psnr"]].tolist() == pytest.approx([1e-3, 5.05e-3, 30])
-    assert found.loc["mse", "row"] == "Row, 3 images"
-    assert np.isnan(found.loc["psnr_255", "ours"]) and found.loc["psnr_255", "n"] == 0

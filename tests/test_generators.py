@@ -1,11 +1,13 @@
-"""Generators: the autoencoder's training, its files, and what config refuses."""
+"""Generators: the autoencoder's training, its files, what config refuses, and the rules."""
 
 import dataclasses
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+import yaml
 
 from conftest import sentence
 from gradleak.config import loader
@@ -14,8 +16,8 @@ from gradleak.data.arrays import Dataset
 from gradleak.errors import ArtifactError, ConfigError, DataError, NumericsError
 from gradleak.runtime.artifacts import read_tensors, write_tensors
 from gradleak.training.generators import conditional_vae, files, make, train
-from gradleak.training.generators.conditional_vae import Autoencoder, Decoder, Sizes
-from settings_files import changed, whole
+from gradleak.training.generators.conditional_vae import Autoencoder, Sizes
+from pipeline_trees import changed, whole
 
 SETTINGS = {
     "kind": "conditional_vae", "images": 60, "first": 4, "size": 8, "resize": "repeat",
@@ -125,15 +127,12 @@ def test_a_training_that_diverges_is_named_and_keeps_its_curve(data, tmp_path, m
     assert len((kept / "curve.csv").read_text().splitlines()) == 4
 
 
-def test_fewer_images_than_asked_for_are_all_taken(data, tmp_path):
+def test_images_are_as_many_as_there_are_and_enlarged_as_those_of_targets(data, tmp_path):
     short = SETTINGS | {"epochs": 1}
     paths = trained(data, tmp_path, short | {"images": 10**6, "first": 30})
     assert read_tensors(paths["weights"])[1]["source"]["images"] == 40
     with pytest.raises(DataError, match="first: 70 leaves no image, since photos10-train has 70"):
         trained(data, tmp_path, short | {"first": 70})
-
-
-def test_images_are_enlarged_as_those_of_targets(data, tmp_path):
     images = make._images(data, SETTINGS | {"size": 16}, torch.device("cpu"))
     assert images.pixels.shape == (60, 16, 16, 3)
     expected = data.images[4:64].repeat(2, 2).repeat(2, 3)
@@ -150,23 +149,17 @@ def test_sides_and_colours(side, channels):
     assert images.shape == (2, channels, side, side)
     mean, spread = module.encoder(images, labels)
     assert mean.shape == spread.shape == (2, 3)
+    # A class without images gives what the classes share.
+    z, (one, other) = torch.randn(1, 3), torch.tensor([[0], [3]])
+    assert torch.equal(module.decoder.images(z, one), module.decoder.images(z, other))
 
 
-def test_sizes_that_cannot_be_are_refused():
-    for shape in ((3, 30, 30), (3, 8, 16), (1, 9, 9)):
-        assert "set another size, for instance 32" in sentence(ConfigError, Sizes, shape, 10)
-    assert "width: 12 " in sentence(ConfigError, Sizes, (3, 32, 32), 10, width=12)
-
-
-def test_the_loss_is_that_of_a_gaussian_of_the_best_variance():
+def test_the_loss_is_that_of_a_gaussian_of_the_best_variance_and_pytorchs_divergence():
     error = torch.tensor(0.04, dtype=torch.float64)
     numbers, constant = 50, 0.5 * 50 * (np.log(2 * np.pi) + 1.0)
     found = conditional_vae.loss_of(error, torch.tensor(3.0), numbers) + constant
     likelihood = torch.distributions.Normal(0.0, error.sqrt()).log_prob(error.sqrt()) * numbers
     assert found == pytest.approx(float(-likelihood + 3.0))
-
-
-def test_the_divergence_is_that_of_pytorch():
     module = Autoencoder(Sizes((1, 8, 8), 2, latent=3, width=8))
     images, labels = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 0, 1])
     _, found = module(images, labels, torch.zeros(4, 3))
@@ -176,13 +169,10 @@ def test_the_divergence_is_that_of_pytorch():
     torch.testing.assert_close(found, known.sum(1).mean())
 
 
-def test_a_class_without_images_gives_what_the_classes_share():
-    module = Decoder(Sizes((1, 8, 8), 4, latent=3, width=8))
-    z = torch.randn(1, 3)
-    assert torch.equal(module.images(z, torch.tensor([0])), module.images(z, torch.tensor([3])))
-
-
-def test_files_that_are_no_generators_are_refused(made, tmp_path):
+def test_files_and_sizes_that_cannot_be_are_refused(made, tmp_path):
+    for shape in ((3, 30, 30), (3, 8, 16), (1, 9, 9)):
+        assert "set another size, for instance 32" in sentence(ConfigError, Sizes, shape, 10)
+    assert "width: 12 " in sentence(ConfigError, Sizes, (3, 32, 32), 10, width=12)
     tensors, metadata = read_tensors(made["weights"])
     other = str(tmp_path / "other.safetensors")
     assert "is missing" in sentence(ArtifactError, files.read, other)
@@ -197,11 +187,11 @@ def test_files_that_are_no_generators_are_refused(made, tmp_path):
 
 @pytest.fixture
 def raw():
-    """config.yaml with a generator, an attack that searches it, and an experiment."""
+    """config.yaml with generators, an attack that searches one, and an experiment."""
     found = whole()
     found["generators"] |= {
-        "small": {"kind": "conditional_vae", "dataset": "cifar10", "images": 100, "epochs": 2},
-        "big": {"kind": "biggan", "weights": "biggan.bin", "size": 224},
+        "small": {"kind": "conditional_vae", "dataset": "cifar10", "images": 40, "epochs": 1},
+        "big": {"kind": "biggan", "weights": "own/biggan.bin", "size": 224},
     }
     found["attacks"]["searching"] = {"method": "ggl", "generator": "small"}
     found["experiments"]["searched"] = {
@@ -255,3 +245,34 @@ def test_images_of_the_same_split_are_held_apart(raw):
     raw["experiments"]["searched"]["targets"] = "drawn"
     with pytest.raises(ConfigError, match="trained on drawn images of cifar10-test"):
         loader.load(raw)
+
+
+@pytest.mark.slow
+def test_an_attack_trains_the_generator_that_it_searches(raw, tree, snakemake):
+    raw["generators"]["small"] |= {"latent": 4, "width": 8}
+    raw["attacks"]["searching"] |= {"generations": 2, "population": 4}
+    raw["models"]["searched"] = {
+        "input": [3, 32, 32],
+        "layers": [{"conv": 4, "kernel": 3, "stride": 2, "activation": "sigmoid"}, {"fc": 10}],
+    }
+    raw["experiments"]["searched"] |= {"targets": "rgap_cifar", "models": ["searched"]}
+    (tree / "config.yaml").write_text(yaml.safe_dump(raw | {"scale": "smoke"}))
+    case = "embedded-smoke"
+    target = f"results/scores/{case}/searched/searched/none/searching.csv"
+    snakemake(tree, "--cores", "2", "--", target)
+    scores = pd.read_csv(tree / target)
+    errors = scores[scores["metric"] == "mse"]
+    assert list(errors["status"]) == ["ok"]
+    assert errors["value"].between(0.0, 1.0).all()
+    made = tree / f"results/generators/{case}"
+    source = read_tensors(made / "small.safetensors")[1]["source"]
+    assert (source["dataset"], source["images"]) == ("photos10", 40)
+    assert list(pd.read_csv(made / "small.curve.csv")["epoch"]) == [1]
+
+    # BigGAN without its weights.
+    missing = f"results/generators/{case}/big.safetensors"
+    done = snakemake(tree, "--cores", "2", "--", missing, check=False)
+    assert done.returncode != 0
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "own/biggan.bin is missing: BigGAN's weights are not downloaded by themselves" in said
+    assert not (tree / missing).exists()

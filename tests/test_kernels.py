@@ -20,23 +20,22 @@ def test_each_library_takes_the_kernel_that_the_tests_ask_for(capsys):
 
 
 def test_a_kernel_that_is_not_in_effect_ends_the_run():
-    features = kernels.probe()["features"]
-    chosen = kernels.variables("Prescott", features)
-    found = kernels.probe(**chosen | {"OPENBLAS_CORETYPE": "Nehalem"})
-    assert kernels.disobedient("Prescott", found) == ["OpenBLAS takes Nehalem"] * 2
-    beyond = kernels.probe(**chosen | {"ONEDNN_MAX_CPU_ISA": "AVX"})
-    assert kernels.disobedient("Prescott", beyond) == ["oneDNN takes Intel AVX"]
+    chosen = kernels.variables("Prescott", kernels.probe()["features"])
     none = {"openblas": [], "torch": "DEFAULT", "onednn": "", "mkl": False, "features": []}
-    assert kernels.disobedient("Prescott", none) == ["0 copies of OpenBLAS were found, not 2"]
-    loops = none | {"openblas": ["Katmai"] * 2, "features": ["X86_V3"]}
-    assert kernels.disobedient("Prescott", loops) == ["NumPy takes X86_V3"]
-    assert "PyTorch takes AVX2" in kernels.disobedient("Prescott", none | {"torch": "AVX2"})
+    for found, words in (
+        (
+            kernels.probe(**chosen | {"OPENBLAS_CORETYPE": "Nehalem"}),
+            ["OpenBLAS takes Nehalem"] * 2,
+        ),
+        (kernels.probe(**chosen | {"ONEDNN_MAX_CPU_ISA": "AVX"}), ["oneDNN takes Intel AVX"]),
+        (none, ["0 copies of OpenBLAS were found, not 2"]),
+        (none | {"openblas": ["Katmai"] * 2, "features": ["X86_V3"]}, ["NumPy takes X86_V3"]),
+        (none | {"openblas": ["Katmai"] * 2, "torch": "AVX2"}, ["PyTorch takes AVX2"]),
+    ):
+        assert kernels.disobedient("Prescott", found) == words
     other = none | {"mkl": True, "mkl_line": "oneMKL, Intel(R) AVX2) enabled"}
     assert kernels.mkl_told("Haswell", other) == "and MKL"
     assert kernels.mkl_told("Prescott", other).startswith("but not in MKL (oneMKL")
-
-
-def test_what_there_is_not_is_one_sentence():
     with pytest.raises(SystemExit, match="There is no kernel 'Haswel'; choose of SkylakeX, Zen"):
         kernels.environment("Haswel")
     with pytest.raises(SystemExit, match="This CPU has no AVX2, which Haswell asks for"):
@@ -45,7 +44,7 @@ def test_what_there_is_not_is_one_sentence():
 
 def test_files_that_compute_are_numeric_and_those_that_run_snakemake_are_not():
     names = {path.rpartition("/")[2] for path in kernels.numeric_files()}
-    assert {"test_gram.py", "test_attacks.py", "test_branches.py"} <= names
+    assert {"test_operators.py", "test_attacks.py", "test_branches.py"} <= names
     assert not {"test_pipeline.py", "test_kernels.py", "test_benchmarks.py"} & names
 
 

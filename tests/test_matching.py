@@ -3,20 +3,22 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from hypothesis import given
+from hypothesis import strategies as st
 
-from chains import conv, net
+from chains import conv, net, reference
+from conftest import refused
 from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients, stack
 from gradleak.attacks.optimization.engine.jacobian import descend
-from gradleak.errors import ConfigError
+from gradleak.client.capture import mean_loss
+from gradleak.errors import ConfigError, NumericsError
 from gradleak.models.activations import Activation
-from gradleak.models.build import load
 from gradleak.models.chain import ConvSpec, LinearSpec
 from gradleak.models.initial import initial_weights
-from gradleak.models.losses import LOSSES, OF_CLASSES
-from refusals import refused
+from gradleak.models.losses import BINARY, LOSSES, OF_CLASSES, MarginLoss, output_gradient
 
 MEMBERS, BATCH = 3, 2
+CLASSES, SLOPED = "cross_entropy", ("sigmoid", "leaky_relu", "relu")
 
 
 def network(loss="cross_entropy", activation="tanh", bias=True, pool="none", skip=True):
@@ -33,38 +35,9 @@ def network(loss="cross_entropy", activation="tanh", bias=True, pool="none", ski
     )
 
 
-def drawn(chain, members=MEMBERS, batch=BATCH):
+def drawn(chain):
     draw = np.random.default_rng(0)
-    return torch.from_numpy(draw.standard_normal((members, batch, *chain.input)))
-
-
-def plain_loss(loss, output, label):
-    """Mean loss of a batch (K, m), from labels (K,) or dummy logits (K, m)."""
-    if loss == "raw_logits":
-        truth = torch.softmax(label, 1) if label.is_floating_point() else torch.eye(4)[label]
-        return -(truth * output).sum(1).mean()
-    if loss == "cross_entropy":
-        if not label.is_floating_point():
-            return nn.functional.cross_entropy(output, label)
-        return -(torch.softmax(label, 1) * torch.log_softmax(output, 1)).sum(1).mean()
-
-    def value(mu):
-        if loss == "logistic":
-            return nn.functional.softplus(-mu)
-        return torch.exp(-mu) if loss == "exponential" else torch.relu(1.0 - mu)
-
-    if not label.is_floating_point():
-        return value(label[:, None] * output).mean()
-    share = torch.sigmoid(label)
-    return (share * value(output) + (1.0 - share) * value(-output)).mean()
-
-
-def reference(chain, weights, loss, images, labels):
-    """Gradients of one member with a graph, the usual way."""
-    module = load(chain, weights, torch.float64)
-    return torch.autograd.grad(
-        plain_loss(loss, module(images), labels), list(module.parameters()), create_graph=True
-    )
+    return torch.from_numpy(draw.standard_normal((MEMBERS, BATCH, *chain.input)))
 
 
 def matching(network, images, labels, targets, scale=None):
@@ -73,29 +46,27 @@ def matching(network, images, labels, targets, scale=None):
     return sum((g - t).flatten(1).square().sum(1) for g, t in pairs)
 
 
-def known(loss, members=MEMBERS, batch=BATCH):
-    draw = np.random.default_rng(1)
-    if loss in OF_CLASSES:
-        return torch.from_numpy(draw.integers(0, 4, (members, batch)))
-    return torch.from_numpy(draw.choice([-1, 1], (members, batch)))
+def known(loss):
+    labels = range(4) if loss in OF_CLASSES else (-1, 1)
+    return torch.from_numpy(np.random.default_rng(1).choice(labels, (MEMBERS, BATCH)))
 
 
+# Skips from the image itself.
+FIRST = (conv(2, 3, 1, 1, bias=True, skip=skip) for skip in (1, 2))
 CASES = [
-    *[(loss, "tanh", True, granted, "none") for loss in LOSSES for granted in (True, False)],
-    *[("cross_entropy", name, False, True, "none") for name in ("sigmoid", "leaky_relu", "relu")],
-    ("cross_entropy", "identity", True, False, "none"),
-    ("cross_entropy", "sigmoid", True, True, "average"),
-    ("cross_entropy", "tanh", True, False, "max"),
-    ("cross_entropy", "relu", False, True, "max"),
+    *[(network(loss), loss, granted) for loss in LOSSES for granted in (True, False)],
+    *[(network(activation=name, bias=False), CLASSES, True) for name in SLOPED],
+    (network(activation="identity"), CLASSES, False),
+    (network(activation="sigmoid", pool="average"), CLASSES, True),
+    (network(pool="max"), CLASSES, False),
+    (network(activation="relu", bias=False, pool="max"), CLASSES, True),
+    (net(*FIRST, LinearSpec(4), size=(2, 5, 5)), CLASSES, True),
 ]
 
 
 @pytest.mark.parametrize("own", [True, False])
-@pytest.mark.parametrize(("loss", "activation", "bias", "granted", "pool"), CASES)
-def test_gradients_and_the_derivative_of_their_distance_equal_autograd(
-    loss, activation, bias, granted, pool, own
-):
-    chain = network(loss, activation, bias, pool=pool)
+@pytest.mark.parametrize(("chain", "loss", "granted"), CASES)
+def test_gradients_and_the_derivative_of_their_distance_equal_autograd(chain, loss, granted, own):
     sets = [initial_weights(chain, seed if own else 0) for seed in range(MEMBERS)]
     weights = stack(sets)
     assert weights["conv1.weight"].ndim == (5 if own else 4)
@@ -105,7 +76,8 @@ def test_gradients_and_the_derivative_of_their_distance_equal_autograd(
         labels = torch.from_numpy(logits).requires_grad_()
     gradients = ChainGradients(chain, weights, loss, dtype=torch.float64)
     found = gradients(images, labels)
-    expected = [reference(chain, sets[m], loss, images[m], labels[m]) for m in range(MEMBERS)]
+    members = zip(sets, images, labels, strict=True)
+    expected = [list(reference(chain, *member, loss)[0].values()) for member in members]
     for number, name in enumerate(gradients.names):
         assert found[number].shape[1:] == gradients.shapes[name]
         for m in range(MEMBERS):
@@ -134,8 +106,7 @@ def test_a_selection_gives_what_all_members_gave():
     chain = network()
     sets = [initial_weights(chain, seed) for seed in range(MEMBERS)]
     gradients = ChainGradients(chain, stack(sets), "cross_entropy")
-    images, labels = drawn(chain).float(), known("cross_entropy")
-    index = torch.tensor([2, 0])
+    images, labels, index = drawn(chain).float(), known(CLASSES), torch.tensor([2, 0])
     some = gradients.select(index)(images[index], labels[index])
     for part, whole in zip(some, gradients(images, labels), strict=True):
         torch.testing.assert_close(part, whole[index])
@@ -144,18 +115,65 @@ def test_a_selection_gives_what_all_members_gave():
 def test_an_unknown_loss_is_refused():
     with refused("loss: 'square' is not known", kind=ConfigError):
         ChainGradients(network(), initial_weights(network(), 0), "square")
+    with refused("loss: mse is not known;", " hinge.", kind=ConfigError):
+        mean_loss("mse", torch.zeros(1, 3), torch.zeros(1, dtype=torch.int64))
 
 
-def test_a_skip_from_the_image_itself():
-    layers = [conv(2, 3, 1, 1, bias=True, skip=skip) for skip in (1, 2)]
-    chain = net(*layers, LinearSpec(3), size=(2, 5, 5))
-    weights = initial_weights(chain, 0)
-    gradients = ChainGradients(chain, weights, "cross_entropy", dtype=torch.float64)
-    images, labels = drawn(chain, 1, 1).requires_grad_(), torch.tensor([[1]])
-    expected = reference(chain, weights, "cross_entropy", images[0], labels[0])
-    targets = [torch.ones_like(value)[None] for value in expected]
-    value = sum(((a - b[0]) ** 2).sum() for a, b in zip(expected, targets, strict=True))
-    found = descend(gradients, images, labels, targets, torch.ones(1, dtype=torch.float64))
-    torch.testing.assert_close(found[0][0], value)
-    torch.testing.assert_close(found[1], torch.autograd.grad(value, images)[0])
-    torch.testing.assert_close(matching(gradients, images, labels, targets)[0], value)
+# --- Losses of one output, and the margins that a gradient gives away -----------------------------
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_value_and_derivative_are_those_of_pytorch(name):
+    loss = MarginLoss(name)
+    for mu in (-3.0, -0.2, 0.3, 0.9, 2.5):
+        output = torch.tensor([[mu]], dtype=torch.float64, requires_grad=True)
+        value = mean_loss(name, output, torch.tensor([1]))
+        (slope,) = torch.autograd.grad(value, output)
+        assert float(loss.value(np.float64(mu))) == pytest.approx(value.item(), abs=1e-14)
+        assert float(loss.derivative(mu)) == pytest.approx(slope.item(), abs=1e-14)
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", *BINARY])
+def test_output_gradient_is_that_of_pytorch(name):
+    of_classes = name in OF_CLASSES
+    values = np.array([0.3, -1.2, 0.7]) if of_classes else np.array([0.4])
+    for label in (0, 2) if of_classes else (-1, 1):
+        output = torch.tensor(values[None], requires_grad=True)
+        (slope,) = torch.autograd.grad(mean_loss(name, output, torch.tensor([label])), output)
+        np.testing.assert_allclose(output_gradient(name, values, label), slope[0], atol=1e-14)
+
+
+@pytest.mark.parametrize("name", BINARY)
+@given(mu=st.floats(-20, 20).filter(lambda mu: abs(mu) > 1e-6))
+def test_the_margin_is_among_its_roots(name, mu):
+    loss = MarginLoss(name)
+    product = float(loss.product(mu))
+    if product == 0:
+        with pytest.raises(NumericsError, match="zero gradient"):
+            loss.margins(product)
+        return
+    found = loss.margins(product)
+    # Near the turn both roots meet, and a root is only as sharp as the square root of rounding.
+    assert min(abs(root - mu) for root in found) < 1e-9 * abs(mu) + 1e-7
+    assert all(float(loss.product(root)) == pytest.approx(product, rel=1e-9) for root in found)
+    assert list(found) == sorted(found)
+    assert len(found) == (1 if mu < 0 or name == "hinge" else 2) or abs(mu - loss.turn) < 1e-6
+
+
+def test_the_turn_is_the_least_product():
+    for name, turn in (("logistic", 1.2784645427610738), ("exponential", 1.0)):
+        loss = MarginLoss(name)
+        assert loss.turn == pytest.approx(turn)
+        grid = np.linspace(-5, 30, 70_001)
+        assert grid[np.argmin(loss.product(grid))] == pytest.approx(turn, abs=1e-3)
+        assert loss.margins(float(loss.product(loss.turn)) * (1 + 1e-9)) == (loss.turn,)
+
+
+@pytest.mark.parametrize(
+    ("product", "words"),
+    [(0.0, "zero gradient"), (np.nan, "cannot be told"), (-5.0, "contradicts the gradient")],
+)
+@pytest.mark.parametrize("name", BINARY)
+def test_impossible_products_are_refused(name, product, words):
+    with pytest.raises(NumericsError, match=words):
+        MarginLoss(name).margins(product)

@@ -1,11 +1,13 @@
 """MKOR's reconstruction and class fishing: the images that come back."""
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import mkor_cases
 from chains import conv, shared
 from gradleak.attacks.mkor.attack import Mkor
 from gradleak.attacks.mkor.free_direction import settle
@@ -18,22 +20,16 @@ from gradleak.models.chain import Chain, LinearSpec
 from gradleak.models.initial import initial_weights
 from gradleak.servers.class_fishing import ClassFishingServer
 from gradleak.servers.mkor import MkorServer
-from mkor_cases import CLASSES, NAIVE, OURS, PAIRED, batch, error, network, noisy, received, seen
+from mkor_cases import CLASSES, NAIVE, OURS, PAIRED, batch, error, given, network, noisy, seen
 
 UNTOUCHED = MkorServer(classifier="untouched")
 ORDER, ABSENT, CROSS = [2, 0, 3, 1], [2, 0, 0, 2, 2, 3], "cross_entropy"
+WIDE = {"padding": 2, "padding_mode": "replicate", "bias": True, "activation": "relu"}
 FLAT = Chain("fc", (1, 8, 8), (LinearSpec(CLASSES),))
 
 
 def counted(found):
     return dict(zip(found.classes, found.counts, strict=True))
-
-
-def given(server, labels, loss=CROSS, chain=None, **more):
-    """What a server sees of images of these labels, and the images."""
-    chain = chain or network()
-    images = batch(chain, labels)
-    return seen(chain, server, images, labels, loss, **more), images
 
 
 MEANS = [
@@ -67,28 +63,18 @@ def test_float32_raw_logits_come_to_rounding():
     assert -10 * np.log10(mse) > 120
 
 
-MANY = (9, 14, 6, 11, 3, 17, 8, 12)
+MANY, SOME = (9, 14, 6, 11, 3, 17, 8, 12), (0, 14, 9, 17, 4, 12, 11, 13)
 
 
-def dark(chain, counts):
-    """Images with no place that two classes ink, alike within a class."""
+@pytest.mark.parametrize(("counts", "inverted"), [(MANY, False), (MANY, True), (SOME, False)])
+def test_counts_are_right_where_a_gray_image_is_unlike_the_batch(counts, inverted):
+    """No place of an image has ink of two classes, and those of a class are alike."""
+    chain = Chain("fc", (1, 8, 8), (LinearSpec(len(counts)),))
     labels = np.repeat(np.arange(len(counts)), counts)
     ink = np.random.default_rng(0).uniform(0.2, 1.0, chain.input)
     owner = np.arange(ink.size).reshape(ink.shape) % (2 * len(counts))
-    return np.stack([np.where(owner == label, ink, 0.0) for label in labels]), labels
-
-
-ABSENT_OF_MANY = (0, 14, 9, 17, 4, 12, 11, 13)
-
-
-@pytest.mark.parametrize(
-    ("counts", "inverted"), [(MANY, False), (MANY, True), (ABSENT_OF_MANY, False)]
-)
-def test_counts_are_right_where_a_gray_image_is_unlike_the_batch(counts, inverted):
-    chain = Chain("fc", (1, 8, 8), (LinearSpec(len(counts)),))
-    images, labels = dark(chain, counts)
-    images = 1.0 - images if inverted else images
-    view = seen(chain, UNTOUCHED, images, labels)
+    images = np.stack([np.where(owner == label, ink, 0.0) for label in labels])
+    view = seen(chain, UNTOUCHED, 1.0 - images if inverted else images, labels)
     gray = Head(chain, view.weights, view.loss).probabilities(np.full((1, 64), 0.5))[0]
     assert np.abs(80 * (gray - view.gradients["fc1.bias"]) - counts).max() > 1
     assert counted(Mkor(rows="all").run(view, 0)) == Counter(labels.tolist())
@@ -96,8 +82,7 @@ def test_counts_are_right_where_a_gray_image_is_unlike_the_batch(counts, inverte
 
 def test_counts_of_digits():
     """Probabilities at class means are those of images nearly, and digits of a class are unlike."""
-    conv_ = {"padding": 2, "padding_mode": "replicate", "bias": True, "activation": "relu"}
-    chain = Chain("code", (1, 28, 28), (conv(1, 5, **conv_), conv(1, 5, **conv_), LinearSpec(10)))
+    chain = Chain("code", (1, 28, 28), (conv(1, 5, **WIDE), conv(1, 5, **WIDE), LinearSpec(10)))
     data = embedded.build("digits", "test")
     picked = np.random.default_rng(0).choice(len(data.images), 100, replace=False)
     images, labels = data.images[picked] / 255.0, np.asarray(data.labels)[picked]
@@ -124,11 +109,10 @@ def test_an_output_bias_gives_all_classes_but_one():
 
 def test_without_an_output_bias_classes_differ_by_one_image():
     """Cross-entropy leaves one direction open, the same for all classes of a full batch."""
-    chain, labels = network(), [0, 1, 2, 3]
+    chain, labels = network(), range(CLASSES)
     # Far from 0 and 1, so that nothing is clipped.
     images = 0.4 + 0.2 * batch(chain, labels)
-    found = Mkor(rows="all", native=4).run(seen(chain, OURS, images, labels), 0)
-    off = found.images - images
+    off = Mkor(rows="all", native=4).run(seen(chain, OURS, images, labels), 0).images - images
     size = np.linalg.svd(off.reshape(CLASSES, -1), compute_uv=False)
     assert size[1] < 0.02 * size[0]
     ignored = Mkor(coupling="ignore", native=4).run(seen(chain, PAIRED, images, labels), 0)
@@ -162,26 +146,23 @@ def test_the_open_direction_is_settled_without_neighbours(shape):
 
 
 def test_a_batch_of_one_class_gives_its_mean():
-    chain, labels = network(), [1] * 6
-    images = batch(chain, labels)
-    found = Mkor(rows="all", native=4).run(seen(chain, OURS, images, labels), 0)
-    assert (found.classes, found.counts) == ((1,), (6,))
-    assert error(found, images, labels)[1] < 5e-3
+    view, images = given(OURS, [1] * 6)
+    found = Mkor(rows="all", native=4).run(view, 0)
+    assert counted(found) == {1: 6}
+    assert error(found, images, [1] * 6)[1] < 5e-3
 
 
 def test_average_pools_give_means_and_least_squares_sharpens_them():
     server, chain = NAIVE.model_copy(update={"beta": 0.2}), network("average", "sigmoid")
     view, images = given(server, range(4), "raw_logits", chain)
-    direct, average, squares = (
-        Mkor(estimate=kind).run(view, 0).images for kind in ("direct", "average", "least_squares")
-    )
+    kinds = "direct", "average", "least_squares"
+    direct, average, squares = (Mkor(estimate=kind).run(view, 0).images for kind in kinds)
     mean, sharp = (np.mean((found - images) ** 2) for found in (average, squares))
-    assert mean < np.var(images)
+    assert sharp < 0.7 * mean and mean < np.var(images)
     # Regions of 4x4 that begin at every pixel; elsewhere black.
     inside = direct != view.low
     assert 0.5 < inside.mean() < 1
     assert np.mean((direct - images)[inside] ** 2) < np.var(images)
-    assert sharp < 0.7 * mean
 
 
 ALL_PIXELS = [(NAIVE, "path", "raw_logits", ORDER, 1e-5), (OURS, "all", CROSS, ABSENT, 1e-3)]
@@ -190,8 +171,7 @@ ALL_PIXELS = [(NAIVE, "path", "raw_logits", ORDER, 1e-5), (OURS, "all", CROSS, A
 @pytest.mark.parametrize(("server", "rows", "loss", "labels", "limit"), ALL_PIXELS)
 def test_a_network_that_keeps_all_pixels_gives_them_back(server, rows, loss, labels, limit):
     """The authors' modified network: two copies of the image, and one fully connected layer."""
-    more = {"padding": 2, "bias": True, "activation": "relu", "padding_mode": "replicate"}
-    specs = (conv(3, 5, **more), conv(3, 5, **more), LinearSpec(CLASSES))
+    specs = (conv(3, 5, **WIDE), conv(3, 5, **WIDE), LinearSpec(CLASSES))
     chain = Chain("net", (3, 16, 16), specs)
     images = noisy(chain, labels)
     found = Mkor(rows=rows).run(seen(chain, server, images, labels, loss), 0)
@@ -215,10 +195,10 @@ def test_a_single_layer_needs_no_path():
     """Eq. (6): one fully connected layer on the image itself; without a bias, up to brightness."""
     labels = [3, 0, 2]
     images = noisy(FLAT, labels)
-    found = Mkor().run(seen(FLAT, UNTOUCHED, images, labels, "raw_logits"), 0)
-    assert max(error(found, images, labels).values()) < 1e-6
-    chain = Chain("fc", (1, 8, 8), (LinearSpec(CLASSES, bias=False),))
-    found = Mkor().run(seen(chain, UNTOUCHED, images, labels, "raw_logits"), 0)
+    unbiased = Chain("fc", (1, 8, 8), (LinearSpec(CLASSES, bias=False),))
+    views = (seen(chain, UNTOUCHED, images, labels, "raw_logits") for chain in (FLAT, unbiased))
+    whole, found = (Mkor().run(view, 0) for view in views)
+    assert max(error(whole, images, labels).values()) < 1e-6
     for k, label in enumerate(found.classes):
         true, image = images[labels.index(label)], found.images[k]
         assert np.corrcoef(true.ravel(), image.ravel())[0, 1] > 1 - 1e-9
@@ -245,18 +225,14 @@ def test_parallel_paths_survive_dropout():
         server = PAIRED.model_copy(update={"paths": paths})
         sent, values = server.corrupt(chain, initial_weights(chain, 0), 5)
         assert values["nodes"].shape == (CLASSES, 2 * paths)
-        missing = 0
+        lost.append(8 * CLASSES)
         for seed in range(8):
             gradients = shared(chain, sent, images, ORDER, loss="raw_logits", seed=seed)
-            view = received(chain, sent, gradients, values, 4, "raw_logits")
-            try:
+            view = mkor_cases.received(chain, sent, gradients, values, 4, "raw_logits")
+            with suppress(NumericsError):
                 found = Mkor(native=4).run(view, 0)
-            except NumericsError:
-                missing += CLASSES
-                continue
-            missing += CLASSES - len(found.classes)
-            assert max(error(found, images, ORDER).values()) < 1e-2
-        lost.append(missing)
+                assert max(error(found, images, ORDER).values()) < 1e-2
+                lost[-1] -= len(found.classes)
     assert lost[0] > 12 and lost[1] <= 2
 
 
@@ -272,17 +248,10 @@ def test_fishing_leaves_the_gradient_of_one_class():
     alone = shared(view.chain, view.weights, images[[0, 2]], [2, 2])
     for name in ("conv1.weight", "conv2.weight", "fc1.weight", "fc2.weight"):
         np.testing.assert_allclose(view.gradients[name], alone[name] * 2 / 5, atol=1e-7)
-
-
-def test_fishing_answers_for_its_class_alone():
-    how = {"precision": "float32", "method": "class_fishing"}
-
-    def fished(target, labels):
-        view, _ = given(ClassFishingServer(target=target), labels, **how)
-        return ClassFishing(iterations=20).run_many([view], [0])[0]
-
-    found = fished(2, [2, 0, 1, 3])
-    assert (found.classes, found.counts, found.partial) == ((2,), (1,), True)
-    assert len(found.images) == 1
-    found = fished(1, [2, 0])
-    assert isinstance(found, NumericsError) and "No image of class 1" in str(found)
+    # It answers for its class alone.
+    how, attack = {"precision": "float32", "method": "class_fishing"}, ClassFishing(iterations=20)
+    cases = (2, [2, 0, 1, 3]), (1, [2, 0])
+    views = [given(ClassFishingServer(target=label), labels, **how)[0] for label, labels in cases]
+    found, failed = (attack.run_many([view], [0])[0] for view in views)
+    assert (counted(found), found.partial, len(found.images)) == ({2: 1}, True, 1)
+    assert isinstance(failed, NumericsError) and "No image of class 1" in str(failed)

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from figure_files import Files, rows, run, target_set
-from figure_words import flat, texts
+from figure_files import Files, flat, pictures, rows, run, target_set, texts
 from gradleak.plotting import layout, reader, wording
 from gradleak.scoring.metrics.image import psnr, ssim_gauss
 from gradleak.scoring.scores import ByClass
@@ -20,7 +19,7 @@ WORDS = {"title": "A batch", "note": "A note.", "drawn": "drawn at random", "bat
 
 
 def originals(size=6, *, batches=1, shape=(3, 12, 12), dataset="photos100", labels=None, **more):
-    labels = [k % CLASSES for k in range(size)] if labels is None else labels
+    labels = np.arange(size) % CLASSES if labels is None else labels
     return target_set(batches, size, shape, dataset, first=100, labels=labels, seed=size, **more)
 
 
@@ -48,12 +47,11 @@ class Factory(Files):
 
     def by_image(self, title, target, *, failed=False):
         """An attack on the first batch that gives its images in another order."""
-        inputs = target.inputs(0)
+        inputs, scores = target.inputs(0), []
         record = run("net", 0, "No start came anywhere." * failed)
         found = np.clip(inputs + 0.05 * self.rng.standard_normal(inputs.shape), 0, 1)
-        scores = []
+        metrics = {"psnr": psnr, "ssim_gauss": ssim_gauss}
         for k, image in enumerate(found):
-            metrics = {"psnr": psnr, "ssim_gauss": ssim_gauss}
             values = {m: None if failed else of(inputs[k], image) for m, of in metrics.items()}
             scores += rows(record, int(target.indices[0, k]), values)
         stored = np.full_like(found, np.nan) if failed else found
@@ -124,35 +122,31 @@ def test_images_come_to_the_places_of_their_originals(digits):
     inputs, places = mkor.targets.inputs(0), list(range(20))
     found = mkor.images(0, places)
     assert found[0] is None and found[10] is None  # class 0 was missed
-    for place in (4, 14):
-        np.testing.assert_allclose(found[place], (inputs[4] + inputs[14]) / 2, atol=0.1)
+    np.testing.assert_allclose(found[4:15:10], 2 * [(inputs[4] + inputs[14]) / 2], atol=0.1)
     np.testing.assert_allclose(search.images(0, places), inputs, atol=0.3)
     there = [place for place, image in enumerate(fishing.images(0, places)) if image is not None]
     assert there == [3, 13] and fishing.says("partial", 0) and not mkor.says("partial", 0)
     assert failed.images(0, [0, 1]) == [None, None]
-    assert failed.reason(0) == "No start came anywhere."
-    assert search.reason(1) == "not run on batch 1"
+    assert (failed.reason(0), search.reason(1)) == ("No start came anywhere.", "not run on batch 1")
     missed = mkor.values(0)["psnr"].isna()
     assert missed.tolist() == [place % CLASSES == 0 for place in places]
 
 
 def test_pixels_keep_their_mean():
     image = np.random.default_rng(0).random((3, 28, 28))
-    for side in (7, 14, 28, 40, 56):
+    blocks = image.reshape(3, 14, 2, 14, 2).mean(axis=(2, 4))
+    for side, exact in ((7, None), (14, blocks), (28, image), (40, None), (56, None)):
         small = layout.shrunk(image, side)
         assert small.shape == (3, side, side)
         np.testing.assert_allclose(small.mean(axis=(1, 2)), image.mean(axis=(1, 2)))
-    np.testing.assert_allclose(layout.shrunk(image, 28), image)
-    blocks = image.reshape(3, 14, 2, 14, 2).mean(axis=(2, 4))
-    np.testing.assert_allclose(layout.shrunk(image, 14), blocks)
+        np.testing.assert_allclose(small, small if exact is None else exact)
 
 
 def test_numbers_in_words():
-    assert wording.decibel(-0.04) == "0.0 dB"
-    assert wording.decibel(-3.25) == "\N{MINUS SIGN}3.2 dB"
-    assert wording.similarity(1.0) == "1.00"
-    assert wording.similarity(0.9973) == "0.9973"
-    assert wording.similarity(0.99999) == ">\N{THIN SPACE}0.9999"
+    decibels, similarities = map(wording.decibel, (-0.04, -3.25)), (1.0, 0.9973, 0.99999)
+    assert [*decibels] == ["0.0 dB", "\N{MINUS SIGN}3.2 dB"]
+    said = ["1.00", "0.9973", ">\N{THIN SPACE}0.9999"]
+    assert [*map(wording.similarity, similarities)] == said
     assert reader.evenly(4, 100) == [0, 1, 2, 3]
     picked = reader.evenly(1000, 100)
     assert len(set(picked)) == 100 and picked[0] == 0 and picked[-1] == 999
@@ -167,15 +161,10 @@ def test_blocks_show_places_and_scores(digits):
     )  # fmt: skip
     assert [words for words in said if words not in flat(figure)] == []
     blocks = [axes for axes in figure.axes if axes.images]
-    assert len(blocks) == 4
-    heights = {np.asarray(axes.images[0].get_array()).shape for axes in blocks}
-    assert len(heights) == 1
+    ((rows, columns, _),) = {image.shape for image in pictures(figure)}
     # A pixel of a block is a pixel of the PNG.
-    (rows, columns, _), axes = heights.pop(), blocks[0]
-    assert axes.bbox.width == pytest.approx(columns, abs=0.01)
-    assert axes.bbox.height == pytest.approx(rows, abs=0.01)
-    lacking = [len(axes.patches) for axes in blocks]
-    assert lacking == [0, 2, 0, 18]
+    assert blocks[0].bbox.size == pytest.approx([columns, rows], abs=0.01)
+    assert [len(axes.patches) for axes in blocks] == [0, 2, 0, 18]
     assert [len(axes.collections[0].get_segments()) for axes in blocks] == [0, 4, 0, 36]
 
 
@@ -192,8 +181,7 @@ def test_many_photos_are_thinned_out(tmp_path):
     figure = draw(*photos(tmp_path))
     assert "100 of 130 images are shown" in flat(figure)
     assert "in place of ImageNet" in flat(figure)
-    shape = np.asarray(figure.axes[0].images[0].get_array()).shape
-    assert max(shape) <= 10 * (mkor_blocks.MOST_PIXELS + 1) + 1
+    assert max(pictures(figure)[0].shape) <= 10 * (mkor_blocks.MOST_PIXELS + 1) + 1
 
 
 def test_singles_are_best_median_and_worst(tmp_path):

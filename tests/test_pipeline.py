@@ -1,7 +1,7 @@
 """The pipeline on the embedded images: some targets of each kind, what reruns, what is refused."""
 
 import re
-import zipfile
+import shutil
 
 import numpy as np
 import pytest
@@ -9,8 +9,7 @@ import yaml
 
 from conftest import ROOT
 from gradleak.runtime.artifacts import read_tensors
-from pipeline_trees import SMOKE, assert_same_bytes, copied, made, scheduled
-from settings_files import whole
+from pipeline_trees import SMOKE, assert_same_bytes, copied, made, scheduled, whole
 
 # An attack of each kind, a training with locks, a table and a figure.
 SOME = (
@@ -45,17 +44,58 @@ def reruns(snakemake, folder):
     return scheduled(snakemake, folder, *SMOKE, "--", *BUILT)
 
 
-def test_an_edited_attack_reruns_its_descendants_alone(copy, snakemake):
-    path = copy / "src/gradleak/attacks/closed_form/copa.py"
-    path.write_text(path.read_text() + "\n\nEDITED = True\n")
+def change(path, section, entry, values):
+    """Change an entry of the config, or take it out."""
+    raw = whole(path)
+    raw[section][entry].update(values) if values else raw[section].pop(entry)
+    path.write_text(yaml.safe_dump(raw))
+
+
+# A file or an entry that is changed, rules that rerun, some that do not, and what the wildcards of
+# all jobs of a rule or two say.
+EDITS = {
+    "src/gradleak/attacks/closed_form/copa.py": (
+        "attack postprocess score figure",
+        "model gradient targets security",
+        ("attack|postprocess|score", r"attack=(\w+)", {"copa", "copa_tv", "copa_algorithm1"}),
+    ),
+    "workflow/scripts/postprocess.py": ("postprocess", "attack gradient model", None),
+    "src/gradleak/client/defences/gaussian_noise.py": (
+        "defended_gradient",
+        "gradient",
+        ("defended_gradient", "defence=(noise_)?", {"noise_"}),
+    ),
+    ("attacks", "copa_tv", ("weight", 0.2)): (
+        "postprocess",
+        "attack gradient model security",
+        ("postprocess", r"attack=(\w+)", {"copa_tv"}),
+    ),
+    ("scales", "copa_seeds", ("smoke", 3)): (
+        "model gradient attack score figure",
+        "embedded_dataset",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=str)
+def test_an_edit_reruns_what_depends_on_it_alone(copy, snakemake, edit):
+    if isinstance(edit, str):
+        (copy / edit).write_text((copy / edit).read_text() + "\n\nEDITED = True\n")
+    else:
+        change(copy / "config.yaml", *edit[:2], dict(edit[2:]))
+    some, others, told = EDITS[edit]
     jobs = reruns(snakemake, copy)
-    assert {rule for rule, _ in jobs} >= {"attack", "postprocess", "score", "figure"}
-    assert {rule for rule, _ in jobs}.isdisjoint({"model", "gradient", "targets", "security"})
-    found = [w for rule, w in jobs if rule in ("attack", "postprocess", "score")]
-    assert {w.split("attack=")[1] for w in found} == {"copa", "copa_tv", "copa_algorithm1"}
+    rules = {rule for rule, _ in jobs}
+    assert rules >= set(some.split()) and rules.isdisjoint(others.split())
+    if told:
+        found = [wildcards for rule, wildcards in jobs if re.fullmatch(told[0], rule)]
+        assert {re.search(told[1], wildcards)[1] for wildcards in found} == told[2]
 
 
-def test_comments_and_messages_rerun_nothing(copy, snakemake):
+def test_another_scale_comments_and_messages_rerun_nothing(copy, snakemake):
+    laptop = ("--config", "scale=laptop", "--", "figures/copa_fig1.pdf")
+    assert "attack" in {rule for rule, _ in scheduled(snakemake, copy, *laptop)}
     names = ("attacks/closed_form/copa", "operators/system", "scoring/scores", "client/capture")
     for name in names:
         path = copy / f"src/gradleak/{name}.py"
@@ -65,50 +105,6 @@ def test_comments_and_messages_rerun_nothing(copy, snakemake):
     script = copy / "workflow/scripts/attack.py"
     text = script.read_text().replace("import _package", "import _package  # first")
     script.write_text(text + "# end\n")
-    assert reruns(snakemake, copy) == []
-
-
-def test_an_edited_script_reruns_its_jobs(copy, snakemake):
-    script = copy / "workflow/scripts/postprocess.py"
-    script.write_text(script.read_text() + "\nEDITED = True\n")
-    rules = {rule for rule, _ in reruns(snakemake, copy)}
-    assert "postprocess" in rules and rules.isdisjoint({"attack", "gradient", "model"})
-
-
-def test_an_edited_defence_reruns_its_gradients_alone(copy, snakemake):
-    path = copy / "src/gradleak/client/defences/gaussian_noise.py"
-    path.write_text(path.read_text() + "\n\nEDITED = True\n")
-    jobs = reruns(snakemake, copy)
-    noisy = {w for rule, w in jobs if rule == "defended_gradient"}
-    assert noisy
-    assert all("defence=noise_" in w for w in noisy)
-    assert "gradient" not in {rule for rule, _ in jobs}
-
-
-def change(path, section, entry, **values):
-    """Change an entry of the config, or take it out."""
-    raw = whole(path)
-    raw[section][entry].update(values) if values else raw[section].pop(entry)
-    path.write_text(yaml.safe_dump(raw))
-
-
-def test_a_changed_setting_reruns_what_depends_on_it(copy, snakemake):
-    change(copy / "config.yaml", "attacks", "copa_tv", weight=0.2)
-    jobs = reruns(snakemake, copy)
-    assert {rule for rule, _ in jobs}.isdisjoint({"attack", "gradient", "model", "security"})
-    assert {w.split("attack=")[1] for rule, w in jobs if rule == "postprocess"} == {"copa_tv"}
-
-
-def test_another_number_of_seeds_reruns_from_the_models_on(copy, snakemake):
-    change(copy / "config.yaml", "scales", "copa_seeds", smoke=3)
-    rules = {rule for rule, _ in reruns(snakemake, copy)}
-    assert {"model", "gradient", "attack", "score", "figure"} <= rules
-    assert "embedded_dataset" not in rules
-
-
-def test_switching_the_scale_loses_nothing(copy, snakemake):
-    laptop = ("--config", "scale=laptop", "--", "figures/copa_fig1.pdf")
-    assert "attack" in {rule for rule, _ in scheduled(snakemake, copy, *laptop)}
     assert reruns(snakemake, copy) == []
 
 
@@ -138,54 +134,44 @@ def test_the_number_of_threads_changes_digits_within_the_stated_tolerance(built,
                 assert most <= tolerance, f"{name}, {key}: {most:.1e}"
 
 
-BAD = {
-    "scale=tiny": "config.yaml: scale: 'tiny' is not allowed",
-    "scael=smoke": "unknown key 'scael' (did you mean 'scale'?)",
-    "device=tpu": "config.yaml: device: 'tpu' is not allowed",
-}
+TARGETS = "results/targets/embedded-smoke/copa_pair.safetensors"
+# --config, an entry to change, what is asked for, what is said before anything is made.
+BAD = [
+    ("scale=tiny", (), "all", "config.yaml: scale: 'tiny' is not allowed"),
+    ("scael=smoke", (), "all", "unknown key 'scael' (did you mean 'scale'?)"),
+    ("device=tpu", (), "all", "config.yaml: device: 'tpu' is not allowed"),
+    (
+        *("scale=smoke", ("experiments", "rgap_batch2", {}), "figures/rgap_fig7.pdf"),
+        "rgap_fig7 needs experiments.rgap_batch2, which the config does not have",
+    ),
+    (
+        *("scale=smoke", ("targets", "copa_pair", {"indices": [1, 99999]}), TARGETS),
+        "99999 is none of the 50000 images of cifar10-train",
+    ),
+]
 
 
-@pytest.mark.parametrize(("setting", "words"), BAD.items(), ids=BAD)
-def test_bad_settings_stop_before_anything_is_written(tree, snakemake, setting, words):
-    done = snakemake(tree, "--config", setting, check=False)
-    assert done.returncode != 0
-    assert words in done.stdout + done.stderr
+@pytest.mark.parametrize(("setting", "entry", "target", "words"), BAD)
+def test_bad_settings_stop_before_anything_is_written(tree, refusal, setting, entry, target, words):
+    if entry:
+        change(tree / "config.yaml", *entry)
+    assert words in refusal("--config", setting, "--", target)
     assert not (tree / "results").exists()
 
 
 @pytest.mark.parametrize("name", ["results", "figures"])
-def test_a_folder_that_cannot_be_written_is_refused(tree, snakemake, name):
+def test_a_folder_that_cannot_be_written_is_refused(tree, refusal, name):
     (tree / name).write_text("")
-    done = snakemake(tree, *SMOKE, check=False)
-    assert done.returncode != 0
-    assert f"{name} is no folder that you may write to" in done.stdout + done.stderr
+    assert f"{name} is no folder that you may write to" in refusal(*SMOKE)
 
 
-def test_a_figure_without_its_experiment_is_refused(tree, snakemake):
-    change(tree / "config.yaml", "experiments", "rgap_batch2")
-    done = snakemake(tree, *SMOKE, "--", "figures/rgap_fig7.pdf", check=False)
-    assert done.returncode != 0
-    words = "rgap_fig7 needs experiments.rgap_batch2, which the config does not have"
-    assert words in done.stdout + done.stderr
-
-
-def test_missing_index_is_refused_before_any_job(tree, snakemake):
-    change(tree / "config.yaml", "targets", "copa_pair", indices=[1, 99999])
-    target = "results/targets/embedded-smoke/copa_pair.safetensors"
-    done = snakemake(tree, *SMOKE, "--", target, check=False)
-    assert done.returncode != 0
-    assert "99999 is none of the 50000 images of cifar10-train" in done.stdout + done.stderr
-    assert not (tree / target).exists()
-
-
-def test_a_device_that_is_not_there_is_refused_by_the_job(tree, snakemake):
+def test_a_device_that_is_not_there_is_refused_by_the_job(tree, refusal):
     import torch
 
     absent = "mps" if not torch.backends.mps.is_available() else "cuda"
     target = "results/gradients/embedded-smoke/copa_pair/cnn3_v2_tanh/none.safetensors"
-    done = snakemake(tree, "--config", "scale=smoke", f"device={absent}", "--", target, check=False)
-    assert done.returncode != 0
-    assert f"device: {absent} is not available on this machine" in done.stdout + done.stderr
+    said = refusal("--config", "scale=smoke", f"device={absent}", "--", target)
+    assert f"device: {absent} is not available on this machine" in said
     assert not (tree / target).exists()
 
 
@@ -207,14 +193,13 @@ def test_a_fresh_copy_makes_the_same_bytes(built, tmp_path, snakemake, monkeypat
 def test_snakemake_s_own_report_has_captions_and_categories(built, snakemake, tmp_path, name):
     made = ("figures/rgap_fig1.pdf", "results/tables/mkor_unique_samples.csv")
     snakemake(built, *SMOKE, "--report", tmp_path / name, "--", *made)
+    page = tmp_path / name
     if name.endswith(".zip"):
-        with zipfile.ZipFile(tmp_path / name) as found:
-            names = found.namelist()
-            text = found.read("report/report.html").decode()
+        shutil.unpack_archive(page, tmp_path)
+        page = tmp_path / "report/report.html"
         for path in ("rgap_fig1.png", "mkor_unique_samples.csv"):
-            assert any(packed.endswith(f"/{path}") for packed in names)
-    else:
-        text = (tmp_path / name).read_text(encoding="utf-8")
+            assert len([*tmp_path.glob(f"report/**/{path}")]) == 1
+    text = page.read_text(encoding="utf-8")
     # The captions' words, and their papers, kinds and titles.
     assert "two images have the same gradient" in text
     assert "expected to share their class with no other" in text

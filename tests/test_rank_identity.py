@@ -2,7 +2,6 @@
 
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from chains import chain, conv, conv_shapes, dense_rank, image
-from gradleak.analysis import copa_index
-from gradleak.analysis.copa_index import discount, index_from_ranks, structural_index
+from conftest import ROOT
+from gradleak.analysis.copa_index import discount, index_from_ranks, layer_system, structural_index
 from gradleak.analysis.rank_analysis import analyse, network_index
 from gradleak.config import loader
 from gradleak.models.initial import initial_weights
@@ -20,14 +19,12 @@ from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.structure import structural_rank
 from gradleak.operators.system import LayerSystem
-from settings_files import whole
+from pipeline_trees import whole
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs/rank_identity.md").read_text()
 CONFIG = loader.load(whole())
-LINES = [line for line in PAGE.splitlines() if re.match(r"\| (cnn3|rgap)_", line)]
-ROWS = [[cell.strip() for cell in line.strip("| \n").split("|")] for line in LINES]
-EXACT = ("identity", "tanh", "sigmoid")
+PAGE = (ROOT / "docs/rank_identity.md").read_text()
+LINES = re.findall(r"^\| ((?:cnn3|rgap)_.*) \|$", PAGE, re.M)
+ROWS = [[cell.strip() for cell in line.split("|")] for line in LINES]
 
 
 @st.composite
@@ -39,7 +36,7 @@ def networks(draw):
         kernel, stride, padding = (draw(st.integers(*r)) for r in ((1, 4), (1, 2), (0, 1)))
         assume(kernel <= left + 2 * padding)
         left = (left + 2 * padding - kernel) // stride + 1
-        activation = draw(st.sampled_from(EXACT))
+        activation = draw(st.sampled_from(["identity", "tanh", "sigmoid"]))
         layers.append(conv(draw(st.integers(1, 5)), kernel, stride, padding, activation=activation))
     return chain(*layers, side=side, channels=draw(st.integers(1, 3)), classes=3)
 
@@ -53,9 +50,7 @@ def rank(matrix):
 def systems(network, seed):
     weights = {n: v.astype(np.float64) for n, v in initial_weights(network, seed).items()}
     found = deltas(network, weights, image(network, seed), 1)
-    return [
-        copa_index.layer_system(layer, weights, found).dense() for layer in network.convolutions
-    ]
+    return [layer_system(layer, weights, found).dense() for layer in network.convolutions]
 
 
 @settings(max_examples=60, deadline=None)
@@ -64,8 +59,7 @@ def test_free_directions_are_the_count_and_the_rows_that_follow_from_others(netw
     """1 and 3, with the network's own counts and the dense system's rank."""
     counts, depth = analyse(network), len(network.convolutions)
     ranks, total = [], 0.0
-    for place, dense in enumerate(systems(network, seed)):
-        count = counts[place]
+    for place, (count, dense) in enumerate(zip(counts, systems(network, seed), strict=False)):
         assert dense.shape == (count.outputs + count.weights, count.unknowns)
         ranks.append(rank(dense))
         free, following = count.unknowns - ranks[-1], len(dense) - ranks[-1]
@@ -120,30 +114,24 @@ def test_real_gradients_have_the_rank_of_almost_every_one(network, seeds):
 def test_the_numbers_of_the_page_are_those_of_the_code(row):
     network = CONFIG.chain(row[0])
     place = [layer.name for layer in network.convolutions].index(row[1])
-    count, layer = analyse(network)[place], network.convolutions[place]
-    found = structural_rank(layer.shape)
-    assert found.exact
+    count, found = analyse(network)[place], structural_rank(network.convolutions[place].shape)
     free = count.unknowns - found.bound
     following = count.weights + count.outputs - found.bound
     index, exact = structural_index(network)
-    assert exact
+    assert found.exact and exact
     expected = [count.unknowns, count.weights, count.outputs, count.local, following, free]
     expected += [count.virtual, count.index, index, network_index(network)]
     assert [float(value) for value in row[2:]] == expected
 
 
-def test_the_second_layer_of_two_variants_hides_nothing_from_the_gradient():
-    """5 asks for a W of full column rank."""
+def test_what_the_page_says_of_single_networks():
+    """5 asks for a W of full column rank; the converses fail."""
     for network in (CONFIG.chain(f"cnn3_v{variant}_tanh") for variant in (3, 4)):
         weight = initial_weights(network, 0)["conv2.weight"].astype(np.float64)
         second = Convolution(weight, network.convolutions[1].shape)
         assert second.is_tall and second.factor is not None
-
-
-def test_the_converses_fail_as_the_page_says():
-    deficient = CONFIG.chain("rgap_cnn6d").convolutions[1]
-    count = analyse(CONFIG.chain("rgap_cnn6d"))[1]
-    assert (count.local, count.unknowns - structural_rank(deficient.shape).bound) == (-312, 280)
-    fourth = CONFIG.chain("rgap_fig2_d")
+    deficient, fourth = (CONFIG.chain(f"rgap_{name}") for name in ("cnn6d", "fig2_d"))
+    free = analyse(deficient)[1].unknowns - structural_rank(deficient.convolutions[1].shape).bound
+    assert (analyse(deficient)[1].local, free) == (-312, 280)
     assert network_index(fourth) < 0 and structural_index(fourth)[0] < 0
     assert len(ROWS) == 10

@@ -71,9 +71,7 @@ def test_nothing_comes_from_elsewhere_and_the_policy_lets_nothing_else_in(html):
     own = html.one("style").raw() + html.one("script").raw()
     assert not re.search(r"https?:|//\w|@import|url\(|fetch|XMLHttp|import\(", own)
     assert_policy(html)
-
-
-def test_headings_are_in_order_and_texts_shown_as_they_are(html):
+    # Texts are shown as they are, and headings in order.
     assert not html.all("b")
     text = html.one("body").text()
     assert "Network <1>" in text and "<a>" in text
@@ -82,31 +80,30 @@ def test_headings_are_in_order_and_texts_shown_as_they_are(html):
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
 
 
-def test_the_overview_counts_results_and_verdicts_of_each_paper(html, claimed):
+def overview(html):
+    """Rows of the table on top by paper, texts by column."""
     table = html.one("section", id="overview").one("table")
     header = [cell.text() for cell in table.one("thead").all("th")]
-    rows = [
-        dict(zip(header, (c.text() for c in row.all("th", "td")), strict=True))
-        for row in table.one("tbody").all("tr") + table.one("tfoot").all("tr")
-    ]
-    assert [row["Paper"] for row in rows] == ["COPA", "R-GAP", "All"]
-    assert [row["Figures"] for row in rows] == ["2", "2", "4"]
-    assert [row["Tables"] for row in rows] == ["4", "2", "6"]
-    for row, paper in zip(rows, ("copa", "rgap", None), strict=True):
+    rows = table.one("tbody").all("tr") + table.one("tfoot").all("tr")
+    texts = ([cell.text() for cell in row.all("th", "td")] for row in rows)
+    return {row[0]: dict(zip(header, row, strict=True)) for row in texts}
+
+
+def test_the_overview_counts_results_and_verdicts_of_each_paper(html, other, claimed):
+    rows = overview(html)
+    assert list(rows) == ["COPA", "R-GAP", "All"]
+    assert [row["Figures"] for row in rows.values()] == ["2", "2", "4"]
+    assert [row["Tables"] for row in rows.values()] == ["4", "2", "6"]
+    for row, paper in zip(rows.values(), ("copa", "rgap", None), strict=True):
         part = claimed if paper is None else claimed[claimed.paper == paper]
         assert row["Claims"] == str(len(part))
         for verdict in VERDICTS:
             assert row[verdict.capitalize()] == str((part.verdict == verdict).sum())
-
-
-def test_the_overview_tells_other_runs_explanations_from_none(html, other, claimed):
-    total, row = (
-        [int(cell.text()) for cell in found.one("section", id="overview").one("tfoot").all("td")]
-        for found in (html, other)
-    )
+    # The last two: what another run explains, and what none does.
+    total, row = ([*map(int, [*overview(found)["All"].values()][-2:])] for found in (html, other))
     differ = claimed[claimed.verdict == "differs"]
-    assert sum(total[-2:]) == (differ.explanation == "").sum()
-    assert row[-2:] == [total[-2] + 1, total[-1]], EXPLAINED
+    assert sum(total) == (differ.explanation == "").sum()
+    assert row == [total[0] + 1, total[1]], EXPLAINED
 
 
 def test_images_and_scale_are_said_on_top(html, other):
@@ -121,12 +118,11 @@ def test_images_and_scale_are_said_on_top(html, other):
 def test_every_claim_is_there_once_with_its_numbers_verdict_and_link(html, claimed):
     rows = {row["id"]: row for row in html.all("tr") if "data-verdict" in row.attributes}
     assert set(rows) == set(claimed.id)
+    sections = [part for part in html.all("section") if "data-paper" in part.attributes]
+    papers = {row.get("id"): part["data-paper"] for part in sections for row in part.all("tr")}
     for claim in claimed.to_dict("records"):
         row = rows[claim["id"]]
-        assert row["data-verdict"] == claim["verdict"]
-        sections = [s for s in html.all("section") if "data-paper" in s.attributes]
-        section = next(section for section in sections if row in section.all("tr"))
-        assert section["data-paper"] == claim["paper"]
+        assert (row["data-verdict"], papers[row["id"]]) == (claim["verdict"], claim["paper"])
         (link,) = of_class(row, "a", "own")
         assert link["href"] == f"#{claim['id']}" and claim["id"] in link.text()
         text = row.text()
@@ -135,10 +131,8 @@ def test_every_claim_is_there_once_with_its_numbers_verdict_and_link(html, claim
             assert shown in text
         if claim["paper_value"] != "":
             assert f"{float(claim['paper_value']):.10g}".replace("-", "−") in text
-    for row in rows.values():
-        if "copa.table" not in row["id"]:
-            (statement,) = claimed.statement[claimed.id == row["id"]]
-            assert row.one("th").text().startswith(" ".join(statement.split()))
+        if "copa.table" not in claim["id"]:
+            assert row.one("th").text().startswith(" ".join(claim["statement"].split()))
 
 
 def cells(html, claim):
@@ -147,14 +141,12 @@ def cells(html, claim):
     return dict(zip(header, (cell.text() for cell in row.all("th", "td")), strict=True))
 
 
-def test_the_interval_says_what_it_is(html):
+def test_the_interval_and_ours_say_what_they_are(html):
     assert cells(html, EXACT)["Interval"] == "all 10"
     said = {"copa.table1.v1.layer1.stride": "least and largest", DRAWN: "95 %: one further run"}
     for claim, words in (said | {CLOSE: "90 %"}).items():
         assert cells(html, claim)["Interval"] == f"0.04100 to 0.06200 {words}"
-
-
-def test_below_a_sentence_stands_what_ours_is_and_below_a_label_its_metric(html):
+    # Below a sentence stands what ours is, and below a label its metric.
     said = cells(html, CLOSE)["Claim"].partition("Ours: ")[2]
     assert said == "mean difference of MSE, the first side's less the other's."
     assert html.all("code") and "docs/metrics.md" in html.one("section", id="overview").text()
@@ -188,9 +180,8 @@ def test_figures_stand_in_the_papers_order_beside_their_captions(html):
         assert words.one("h4").text() == caption.title
         assert parse(f"<html>{caption.text}</html>").text() in words.text()
         picture = figure.one("img")
-        content = base64.b64decode(picture["src"].partition(",")[2])
-        with Image.open(io.BytesIO(content)) as shown:
-            assert (picture["width"], picture["height"]) == tuple(map(str, shown.size))
+        height, width, _ = pixels(decoded(picture["src"])).shape
+        assert (picture["width"], picture["height"]) == (str(width), str(height))
         assert caption.title in picture["alt"]
         assert f"../figures/{name}.pdf" in [link["href"] for link in words.all("a")]
 
@@ -212,25 +203,18 @@ def test_tables_have_captions_scopes_counts_and_regions_that_take_the_focus(html
             assert bool(re.search(rf"\b{words}(,|$)", said)) == (found[verdict] > 0)
 
 
-def test_a_long_table_without_verdicts_is_cut_and_says_so(html):
+def test_a_long_table_is_cut_and_columns_of_numbers_are_aligned(html):
     assert "ours, without verdicts" in html.one("details", id="sheet-copa_images").text()
     sheet = html.one("details", id="sheet-copa_index")
     assert len(sheet.one("tbody").all("tr")) == 100
     assert "The first 100 of 500 rows; all are in copa_index.csv" in sheet.text()
     assert "As a file: copa_table1.csv" in html.one("details", id="sheet-copa_table1").text()
-
-
-def test_columns_of_numbers_are_aligned_as_one_with_header_and_dashes(html):
     table = html.one("details", id="sheet-rgap_speed").one("table")
-    _, numbers, words = table.one("thead").all("th")
-    assert numbers.get("class") == "n" and words.get("class") is None
-    rows = table.one("tbody").all("tr")
-    assert [row.all("td")[0].get("class") for row in rows] == ["n", "n"], "0.5, and a dash"
-    assert [row.all("td")[1].get("class") for row in rows] == [None, None]
-    assert rows[0].all("td")[0].text() == "11,310,000"
-
-
-def test_whole_numbers_keep_their_digits_and_the_papers_have_a_minus():
+    rows = [row.all("td") for row in table.one("tbody").all("tr")]
+    for cells in (table.one("thead").all("th")[1:], *rows):
+        assert [cell.get("class") for cell in cells] == ["n", None], "0.5, and a dash"
+    assert rows[0][0].text() == "11,310,000"
+    # Whole numbers keep their digits, and the papers' have a minus.
     said = {1.131e7: "11,310,000", 505524: "505,524", -2266.5: "−2,266", 2.5e7: "25,000,000"}
     assert {value: str(page.short(value)) for value in said} == said
     said = {-2266.5: "−2266.5", "1.9e-4 ± 7.0e-5": "1.9e−4 ± 7.0e−5", "-0.5": "−0.5"}
@@ -239,8 +223,7 @@ def test_whole_numbers_keep_their_digits_and_the_papers_have_a_minus():
 
 
 def test_equal_inputs_give_equal_bytes(made, tmp_path):
-    again = write(tmp_path / "again")
-    assert again.read_bytes() == made.read_bytes()
+    assert write(tmp_path).read_bytes() == made.read_bytes()
 
 
 def noise(path, width, height):
@@ -249,8 +232,8 @@ def noise(path, width, height):
     return path
 
 
-def decoded(found):
-    return base64.b64decode(found.uri.partition(",")[2])
+def decoded(uri):
+    return io.BytesIO(base64.b64decode(uri.partition(",")[2]))
 
 
 def pixels(source):
@@ -264,21 +247,18 @@ def test_pictures_fit_the_budget_and_small_ones_keep_every_pixel(tmp_path):
     large = [noise(tmp_path / f"{n}.png", 1400 + n, 1000) for n in range(3)]
     budget = 2_000_000
     found = pictures.embed([small, *large], budget)
-    assert (pixels(io.BytesIO(decoded(found[small]))) == pixels(small)).all()
-    assert len(decoded(found[small])) < small.stat().st_size
-    assert sum(len(decoded(picture)) for picture in found.values()) <= budget
+    assert (pixels(decoded(found[small].uri)) == pixels(small)).all()
+    sizes = {path: len(decoded(picture.uri).getvalue()) for path, picture in found.items()}
+    assert sizes[small] < small.stat().st_size and sum(sizes.values()) <= budget
     for path in large:
-        with Image.open(io.BytesIO(decoded(found[path]))) as shown:
-            assert shown.size == (found[path].width, found[path].height)
-            assert shown.width >= pictures.LEAST
-            assert shown.width / shown.height == pytest.approx(1.4, rel=0.01)
-
-
-def test_loss_is_tried_before_fewer_pixels(tmp_path):
+        height, width, _ = pixels(decoded(found[path].uri)).shape
+        assert (width, height) == (found[path].width, found[path].height)
+        assert width >= pictures.LEAST and width / height == pytest.approx(1.4, rel=0.01)
+    # Loss is tried before fewer pixels.
     path = noise(tmp_path / "noise.png", 1400, 700)
     most = path.stat().st_size * 2 // 3
-    (found,) = pictures.embed([path], most).values()
-    assert found.width == 1400 and len(decoded(found)) <= most
+    (picture,) = pictures.embed([path], most).values()
+    assert picture.width == 1400 and len(decoded(picture.uri).getvalue()) <= most
     # All of them leave room for the text, in a page below 15 MB.
     assert pictures.BUDGET * 4 / 3 <= 12_000_000
 
@@ -292,17 +272,15 @@ def test_the_limit_of_each_picture_uses_what_others_leave(sizes, budget, limit):
     assert sum(min(size, limit) for size in sizes) <= budget
 
 
-CAPTIONED = [("papers", path.parent.name) for path in FILES]
-for paper in map(load, FILES):
-    CAPTIONED += [(kind, name) for kind in ("figures", "tables") for name in getattr(paper, kind)]
-
-
-@pytest.mark.parametrize(("kind", "name"), CAPTIONED, ids=lambda part: part)
-def test_captions_are_short_text_with_a_title(kind, name):
-    caption = CAPTIONS.of(kind, name)
-    assert caption.title.startswith(CAPTIONS.of("papers", name.partition("_")[0]).title)
-    words = parse(f"<html>{caption.text}</html>").text().split()
-    assert 5 <= len(words) <= 90 and words[-1].endswith((".", "?"))
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
+def test_captions_are_short_text_with_a_title(path):
+    paper, made = path.parent.name, load(path)
+    names = [(kind, name) for kind in ("figures", "tables") for name in getattr(made, kind)]
+    for kind, name in [("papers", paper), *names]:
+        caption = CAPTIONS.of(kind, name)
+        assert caption.title.startswith(CAPTIONS.of("papers", paper).title), name
+        words = parse(f"<html>{caption.text}</html>").text().split()
+        assert 5 <= len(words) <= 90 and words[-1].endswith((".", "?")), name
 
 
 BAD = {
@@ -324,8 +302,7 @@ def test_bad_captions_are_refused_in_one_sentence(tmp_path, text):
 
 
 def test_what_has_no_caption_is_shown_under_its_name(tmp_path):
-    found = sources(tmp_path)
-    (paper, _) = page.papers(replace(found, captions=[]))
+    (paper, _) = page.papers(replace(sources(tmp_path), captions=[]))
     assert paper["caption"].title == "copa"
     assert paper["figures"][0]["caption"].title == "copa_fig1"
 

@@ -2,11 +2,13 @@
 
 import pytest
 
-from browser import Page, axe_missing, reason_to_skip
+from browser import axe_missing, reason_to_skip
 from report_samples import EXPLAINED, write
 
 pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=f"{reason_to_skip()}")
-WIDTHS, SCHEMES = (400, 1280), ("light", "dark")
+WIDTHS, SCHEMES, CLOSE_ALL = (400, 1280), ("light", "dark"), '[data-open=""]'
+# A4 less the margins of @page, in CSS pixels.
+PRINT = {"width": 695, "media": "print"}
 FOCUSED = "document.activeElement"
 ROWS = "Array.from(document.querySelectorAll('tr[data-verdict]'))"
 SHOWN = f"{ROWS}.filter(row => !row.hidden && !row.closest('[data-paper]').hidden)"
@@ -32,21 +34,17 @@ def shown(browser, path):
 
 def go(tab, name):
     """Follow the address of a claim, and wait until the page has seen it."""
-    tab.js(
-        f"""new Promise(done => {{
-        addEventListener("hashchange", () => setTimeout(done), {{once: true}});
-        location.hash = "{name}"; }})"""
-    )
+    seen = 'addEventListener("hashchange", () => setTimeout(done), {once: true})'
+    tab.js(f'new Promise(done => {{ {seen}; location.hash = "{name}"; }})')
+
+
+def click(tab, selector):
+    tab.js(f"document.querySelector('{selector}').click(); new Promise(done => setTimeout(done))")
 
 
 def choose(tab, name, *values):
     for value in values:
-        tab.js(f"""document.querySelector('[name="{name}"][value="{value}"]').click()""")
-
-
-def reset(tab):
-    tab.js("document.querySelector('[type=reset]').click()")
-    tab.js("new Promise(done => setTimeout(done))")
+        click(tab, f'[name="{name}"][value="{value}"]')
 
 
 def open_all(tab, what="details"):
@@ -85,7 +83,7 @@ def test_axe_finds_nothing_with_all_open_nor_in_the_dialog(shown, width, scheme)
     tab = shown(width=width, scheme=scheme)
     open_all(tab)
     assert tab.axe() == []
-    tab.js("document.querySelector('.picture button').click()")
+    click(tab, ".picture button")
     assert tab.js("document.getElementById('zoom').open")
     assert tab.axe() == []
 
@@ -111,7 +109,7 @@ def test_verdicts_filter_rows_tables_figures_headings_and_counts(shown):
     assert not tab.js("Array.from(document.images).some(i => i.checkVisibility())")
     # R-GAP's one table here has no verdicts.
     assert tab.js(heads) == ["Sentences and other claims"]
-    reset(tab)
+    click(tab, "[type=reset]")
     assert said(tab) == f"{every} of {every} claims shown"
     assert visible(tab, "sheet-copa_index") and tab.js(found) == ""
     assert tab.js(heads) == before and visible(tab, "figure-rgap_fig1")
@@ -125,7 +123,7 @@ def test_a_link_to_a_paper_that_is_filtered_out_brings_it_back(shown, place):
     for _ in range(2):
         choose(tab, "paper", "copa")
         assert not visible(tab, "copa") and not tab.js(box)
-        tab.js(f"""document.querySelector('{place} a[href="#copa"]').click()""")
+        click(tab, f'{place} a[href="#copa"]')
         tab.js("new Promise(done => setTimeout(done, 100))")
         assert visible(tab, "copa") and tab.js(box)
         top = tab.js("document.getElementById('copa').getBoundingClientRect().top")
@@ -135,7 +133,7 @@ def test_a_link_to_a_paper_that_is_filtered_out_brings_it_back(shown, place):
 @pytest.mark.parametrize("name", ["sheet-copa_table1", "sheet-copa_index", "figure-copa_fig1"])
 def test_a_link_to_a_table_or_figure_shows_it_open(shown, name):
     tab = shown()
-    tab.js("document.querySelector('[data-open=\"\"]').click()")
+    click(tab, CLOSE_ALL)
     go(tab, name)
     inside = f"document.getElementById('{name}').querySelector('tbody, img')"
     assert tab.js(f"{inside}.checkVisibility()")
@@ -151,16 +149,14 @@ def test_a_link_to_a_table_or_figure_shows_it_open(shown, name):
 def test_column_headings_stay_in_sight_of_a_long_table(shown, width):
     tab = shown(width=width)
     tab.js("document.getElementById('sheet-copa_index').open = true")
-    tops = tab.js(
+    scrolled, height, tops = tab.js(
         """(() => { const box = document.querySelector("#sheet-copa_index .scroll");
         box.scrollTop = 900;
-        const of = (e) => e.getBoundingClientRect();
-        const heads = Array.from(box.querySelectorAll("thead th"));
+        const of = (e) => e.getBoundingClientRect(), heads = box.querySelectorAll("thead th");
         return [box.scrollTop, of(box).height / innerHeight,
-            heads.map(head => of(head).top - of(box).top)]; })()"""
+            Array.from(heads, head => of(head).top - of(box).top)]; })()"""
     )
-    assert tops[0] == 900 and tops[1] <= 0.86
-    assert all(abs(top - 1) < 1.5 for top in tops[2])
+    assert scrolled == 900 and height <= 0.86 and all(abs(top - 1) < 1.5 for top in tops)
 
 
 def test_papers_filter_whole_sections_also_by_keys(shown):
@@ -178,15 +174,12 @@ def test_papers_filter_whole_sections_also_by_keys(shown):
 
 def test_a_linked_claim_is_shown_whatever_is_filtered_or_closed(shown):
     tab = shown()
-    tab.js("document.querySelector('[data-open=\"\"]').click()")
+    click(tab, CLOSE_ALL)
     assert not visible(tab, EXPLAINED), "its table is closed"
     go(tab, EXPLAINED)
     assert visible(tab, EXPLAINED) and tab.js(f"{FOCUSED}.id") == EXPLAINED
-    box = tab.js(
-        f"""(() => {{ const box = document.getElementById("{EXPLAINED}").getBoundingClientRect();
-        return [box.top, box.bottom, innerHeight]; }})()"""
-    )
-    assert box[0] >= 0 and box[1] <= box[2], "it is scrolled to"
+    box = f"document.getElementById('{EXPLAINED}').getBoundingClientRect()"
+    assert tab.js(f"{box}.top >= 0 && {box}.bottom <= innerHeight"), "it is scrolled to"
     choose(tab, "verdict", "differs")
     choose(tab, "paper", "copa")
     go(tab, "copa.table1.v1.layer1.channels")
@@ -197,27 +190,20 @@ def test_a_linked_claim_is_shown_whatever_is_filtered_or_closed(shown):
     assert tab.js(f"{mates}.map(row => row.id)") == [EXPLAINED]
 
 
-def test_a_link_to_a_claim_opens_it_at_once(browser, path, tmp_path):
-    tab = browser.open(path)
+def test_a_link_to_a_claim_opens_it_at_once(shown, path):
+    tab = shown()
     tab.call("Page.navigate", url=f"{path.resolve().as_uri()}#{EXPLAINED}")
     tab.js("new Promise(done => setTimeout(done, 0))")
     assert visible(tab, EXPLAINED)
     tab.call("Page.reload")
-    tab.js(
-        """new Promise(done => document.readyState === "complete" ? done()
-        : addEventListener("load", done))"""
-    )
-    assert visible(tab, EXPLAINED)
-    assert tab.problems() == []
-    tab.close()
-
-
-@pytest.mark.parametrize("address", ["nothing", "%E0%A4%A", "main"])
-def test_an_address_that_names_no_claim_changes_nothing(shown, address):
-    tab = shown()
+    ready = 'document.readyState === "complete" ? done() : addEventListener("load", done)'
+    tab.js(f"new Promise(done => {ready})")
+    assert visible(tab, EXPLAINED) and tab.problems() == []
+    # An address that names no claim changes nothing.
     before = said(tab)
-    go(tab, address)
-    assert said(tab) == before and tab.problems() == []
+    for address in ("nothing", "%E0%A4%A", "main"):
+        go(tab, address)
+        assert said(tab) == before and tab.problems() == []
 
 
 def test_a_figure_opens_and_closes_by_keys_and_the_focus_returns(shown):
@@ -241,27 +227,18 @@ def test_a_figure_opens_and_closes_by_keys_and_the_focus_returns(shown):
 def test_tables_open_and_close_together_and_tab_reaches_every_control(shown):
     tab = shown()
     sheets = "Array.from(document.querySelectorAll('.sheet'))"
-    tab.js("document.querySelector('[data-open=yes]').click()")
+    click(tab, "[data-open=yes]")
     assert tab.js(f"{sheets}.every(sheet => sheet.open)")
-    tab.js("document.querySelector('[data-open=\"\"]').click()")
+    click(tab, CLOSE_ALL)
     assert tab.js(f"{sheets}.every(sheet => !sheet.open)")
-    wanted = tab.js(
-        """Array.from(document.querySelectorAll(
-        "a[href], summary, button, input, .scroll")).filter(e => e.checkVisibility()).length"""
-    )
-    found = []
-    for _ in range(wanted + 1):
+    controls = "document.querySelectorAll('a[href], summary, button, input, .scroll')"
+    wanted = tab.js(f"Array.from({controls}).filter(e => e.checkVisibility()).length")
+    look, widths = f"getComputedStyle({FOCUSED})", []
+    tab.press("Tab")
+    while tab.js(f"{FOCUSED}.tagName") != "BODY" and len(widths) <= wanted:
+        widths.append(tab.js(f"{look}.outlineStyle !== 'none' && parseFloat({look}.outlineWidth)"))
         tab.press("Tab")
-        at = tab.js(
-            f"""(() => {{ const at = {FOCUSED}, look = getComputedStyle(at);
-            return [at.tagName, look.outlineStyle === "none" ? 0 : parseFloat(look.outlineWidth)];
-            }})()"""
-        )
-        if at[0] == "BODY":
-            break
-        found.append(at)
-    assert len(found) == wanted > 25
-    assert all(width >= 2 for _, width in found)
+    assert len(widths) == wanted > 25 and min(widths) >= 2
 
 
 def test_the_screen_reader_s_tree_has_landmarks_and_names(shown):
@@ -279,8 +256,7 @@ def test_the_screen_reader_s_tree_has_landmarks_and_names(shown):
 
 
 def test_print_is_light_and_has_no_controls_and_nothing_is_cut(shown):
-    # A4 less the margins of @page, in CSS pixels.
-    tab = shown(width=695, media="print", scheme="dark")
+    tab = shown(**PRINT, scheme="dark")
     assert tab.js("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     hidden = "Array.from(document.querySelectorAll('nav, #filter, .skip, a.own'))"
     assert tab.js(f"{hidden}.every(e => getComputedStyle(e).display === 'none')")
@@ -293,24 +269,7 @@ def test_print_is_light_and_has_no_controls_and_nothing_is_cut(shown):
     assert cut == []
     why = f"""document.getElementById("{EXPLAINED}").querySelector(".why p")"""
     assert tab.js(f"{why}.checkVisibility({{contentVisibilityAuto: true}})"), "reasons are printed"
-
-
-def test_print_says_what_a_closed_table_keeps_and_has_all_of_an_open_one(shown):
-    tab = shown(width=695, media="print")
-    hint = "document.querySelector('#sheet-{} .shut').checkVisibility()"
-    for sheet, is_open in (("copa_index", "false"), ("copa_table1", "true")):
-        tab.js(f"document.getElementById('sheet-{sheet}').open = {is_open}")
-    assert tab.js(hint.format("copa_index")) and not tab.js(hint.format("copa_table1"))
-    box = "document.querySelector('#sheet-copa_table1 .scroll')"
-    assert tab.js(f"{box}.scrollHeight <= {box}.clientHeight + 1"), "no rows are cut off"
-    screen = shown()
-    screen.js("document.querySelector('[data-open=\"\"]').click()")
-    assert not screen.js(hint.format("copa_index"))
-
-
-def test_print_breaks_names_between_their_parts_only(shown):
-    tab = shown(width=695, media="print")
-    open_all(tab, ".sheet")
+    # Names break between their parts only.
     lines = tab.js(
         """Array.from(document.querySelectorAll('#sheet-rgap_wide :is(tbody, thead) th'))
         .map(th => { const all = document.createRange(); all.selectNodeContents(th);
@@ -318,10 +277,20 @@ def test_print_breaks_names_between_their_parts_only(shown):
     )
     assert len(lines) == 13 + 3
     assert [name for name, count in lines if count > len(name.split("_"))] == []
+    # A closed table says what it keeps, and an open one has all.
+    hint = "document.querySelector('#sheet-{} .shut').checkVisibility()"
+    for sheet, is_open in (("copa_index", "false"), ("copa_table1", "true")):
+        tab.js(f"document.getElementById('sheet-{sheet}').open = {is_open}")
+    assert tab.js(hint.format("copa_index")) and not tab.js(hint.format("copa_table1"))
+    box = "document.querySelector('#sheet-copa_table1 .scroll')"
+    assert tab.js(f"{box}.scrollHeight <= {box}.clientHeight + 1"), "no rows are cut off"
+    screen = shown()
+    click(screen, CLOSE_ALL)
+    assert not screen.js(hint.format("copa_index"))
 
 
-def test_without_its_script_the_page_shows_everything(browser, path):
-    tab = Page(browser, path, 1280, "light", "", script=False)
+def test_without_its_script_the_page_shows_everything(shown):
+    tab = shown(script=False)
     document = tab.call("DOM.getDocument", depth=0)["root"]["nodeId"]
 
     def count(selector):
@@ -331,4 +300,3 @@ def test_without_its_script_the_page_shows_everything(browser, path):
     assert count(".sheet") == count(".sheet[open]") > 4
     assert count("tr[data-verdict]") > 60 and count("tr[hidden], section[hidden]") == 0
     assert count(".picture button") == 0 and count("#filter[hidden]") == 1
-    tab.close()

@@ -9,6 +9,7 @@ import torchvision
 from torch import nn
 
 from chains import chain, conv, image
+from conftest import refused
 from gradleak.analysis.rank_analysis import analyse, critical, largest_alone
 from gradleak.client.capture import mean_loss
 from gradleak.config.loader import load as load_config
@@ -19,13 +20,9 @@ from gradleak.models.chain import Chain, ConvLayer
 from gradleak.models.initial import initial_weights
 from gradleak.models.numpy_autodiff import deltas, forward
 from gradleak.models.resnet import KINDS, specs
-from settings_files import whole
+from pipeline_trees import changed, whole
 
-
-@pytest.fixture
-def config():
-    """config.yaml as it is read, to change."""
-    return whole()
+CONFIG = whole()
 
 
 def network(kind, width, classes=10, cut=(), side=32):
@@ -38,11 +35,6 @@ def theirs(kind, classes=10):
     found.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
     found.maxpool = nn.Identity()
     return found
-
-
-@pytest.mark.parametrize("kind", ["resnet18", "resnet34", "resnet101"])
-def test_parameters_are_those_of_torchvision(kind):
-    assert network(kind, 64).parameters == sum(p.numel() for p in theirs(kind).parameters())
 
 
 def test_vgg16_has_torchvisions_parameters_and_outputs():
@@ -58,47 +50,36 @@ def test_vgg16_has_torchvisions_parameters_and_outputs():
     assert [layer.dropout for layer in ours.layers[-3:]] == [0.5, 0.5, 0.0]
 
 
-def test_large_stem_is_torchvisions():
-    """ResNet-34 for 224x224: a 7x7 stem and a pool of 3x3."""
-    ours = Chain("resnet34", (3, 64, 64), specs("resnet34", 64, 10, "large"))
-    other = torchvision.models.resnet34(num_classes=10).double().eval()
-    assert ours.parameters == sum(p.numel() for p in other.parameters())
-    weights = dict(zip(_order(ours), _state(other).values(), strict=True))
-    images = torch.rand(2, 3, 64, 64, dtype=torch.float64)
-    found = load(ours, {k: v.numpy() for k, v in weights.items()}, torch.float64)
-    with torch.no_grad():
-        np.testing.assert_allclose(found(images), other(images), rtol=1e-9, atol=1e-9)
-
-
-def _state(module):
-    state = module.state_dict().items()
-    return {name: value for name, value in state if not name.endswith("num_batches_tracked")}
-
-
-@pytest.mark.parametrize(
-    ("kind", "parameters"),
+def test_parameters_of_small_networks():
     # He et al.'s counts with 100 classes and parameter-free shortcuts, and 2,752 of projections.
-    [("resnet20", 275_572 + 2_752), ("resnet32", 470_004 + 2_752)],
-)
-def test_parameters_of_small_networks(kind, parameters):
-    net = network(kind, 16, classes=100)
-    assert net.parameters == parameters
-    assert net.parameters == sum(value.size for value in initial_weights(net, 0).values())
+    for kind, parameters in (("resnet20", 275_572 + 2_752), ("resnet32", 470_004 + 2_752)):
+        net = network(kind, 16, classes=100)
+        drawn = sum(value.size for value in initial_weights(net, 0).values())
+        assert net.parameters == parameters == drawn
 
 
-@pytest.mark.parametrize("kind", ["resnet18", "resnet101"])
+# ResNet-34 for 224x224: a 7x7 stem and a pool of 3x3.
+LARGE = Chain("resnet34", (3, 64, 64), specs("resnet34", 64, 10, "large"))
+OUTPUTS = [
+    *((network(kind, 64, side=16), theirs, kind) for kind in ("resnet18", "resnet101")),
+    (LARGE, lambda _: torchvision.models.resnet34(num_classes=10), "large stem"),
+]
+
+
 @pytest.mark.parametrize("training", [True, False])
-def test_outputs_are_those_of_torchvision(kind, training):
-    ours_, other = network(kind, 64, side=16), theirs(kind).double().train(training)
-    rng, weights = np.random.default_rng(0), {}
-    for ours, (name, value) in zip(_order(ours_), _state(other).items(), strict=True):
+@pytest.mark.parametrize(("chain", "build", "kind"), OUTPUTS, ids=[kind for *_, kind in OUTPUTS])
+def test_outputs_are_those_of_torchvision(chain, build, kind, training):
+    other, rng, weights = build(kind).double().train(training), np.random.default_rng(0), {}
+    assert chain.parameters == sum(p.numel() for p in other.parameters())
+    state = [(n, v) for n, v in other.state_dict().items() if "num_batches_tracked" not in n]
+    for ours, (name, value) in zip(_order(chain), state, strict=True):
         if name.endswith("running_var"):
             value.uniform_(0.5, 2.0)
         elif "running_mean" in name or value.ndim == 1:
             value.copy_(torch.from_numpy(rng.uniform(-0.3, 0.7, value.shape)))
         weights[ours] = value.numpy().copy()
-    module = load(ours_, weights, torch.float64).train(training)
-    images = torch.from_numpy(rng.uniform(0, 1, (3, 3, 16, 16)))
+    module = load(chain, weights, torch.float64).train(training)
+    images = torch.from_numpy(rng.uniform(0, 1, (3, *chain.input)))
     with torch.no_grad():
         np.testing.assert_allclose(module(images), other(images), rtol=1e-9, atol=1e-9)
 
@@ -150,8 +131,7 @@ def test_index_of_residual_networks_whatever_skip_is_cut(kind, cut, worst, alone
 
 def test_block_3_of_resnet18_is_critical_without_the_virtual_constraints_before_it():
     chain = network("resnet18", 16)
-    rows = analyse(chain)
-    sizes = [layer.projection for layer in chain.convolutions[2::2]]
+    rows, sizes = analyse(chain), [layer.projection for layer in chain.convolutions[2::2]]
     alone = [row.alone for row in rows[2:-1:2]]
     # Appendix D counts |f| + |W_2| - |x_1|, without the gradient of the projection.
     projected = [shape.filters * shape.channels if shape else 0 for shape in sizes]
@@ -191,40 +171,41 @@ def test_passes_match_pytorch_with_skips_and_losses(layers, loss, label, classes
 
 def test_a_block_that_is_not_there_is_refused():
     for kind in KINDS:
-        with pytest.raises(ConfigError, match=r"cut: 40 is no block of resnet"):
+        with refused("cut: 40 is no block of resnet", kind=ConfigError):
             specs(kind, 16, 10, cut=(1, 40))
 
 
 ARCHITECTURE = {"kind": "resnet18", "width": 16, "classes": 10}
 
 
-def test_config_knows_architectures(config):
-    config["models"]["mine"] = {"input": [3, 32, 32], "architecture": {**ARCHITECTURE, "cut": [3]}}
-    found = load_config(config)
+def configured(**entry):
+    return load_config(changed(CONFIG, "models.mine", {"input": [3, 32, 32], **entry}))
+
+
+def test_config_knows_architectures():
+    found = configured(architecture={**ARCHITECTURE, "cut": [3]})
     assert found.chain("mine").layers == network("resnet18", 16, cut=(3,)).layers
     # DLG's LeNet has the parameters of FedKL's without its lock.
     assert found.chain("dlg_lenet").parameters == 40_426 - 24_600
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ({"architecture": {**ARCHITECTURE, "cut": [30]}}, r"models.mine: architecture: cut: 30 is"),
-        ({"architecture": {**ARCHITECTURE, "kind": "resnet17"}}, r"architecture.kind: 'resnet17'"),
-        ({"architecture": {**ARCHITECTURE, "depth": 3}}, r"architecture.depth"),
-        ({"architecture": {"width": 3}}, r"architecture.kind' is missing"),
-        ({}, r"give either layers or architecture"),
-    ],
-)
-def test_wrong_architectures_are_refused_by_name(config, entry, message):
-    config["models"]["mine"] = {"input": [3, 32, 32], **entry}
-    with pytest.raises(ConfigError, match=message):
-        load_config(config)
+WRONG = [
+    ({**ARCHITECTURE, "cut": [30]}, "models.mine: architecture: cut: 30 is"),
+    ({**ARCHITECTURE, "kind": "resnet17"}, "architecture.kind: 'resnet17'"),
+    ({**ARCHITECTURE, "depth": 3}, "architecture.depth"),
+    ({"width": 3}, "architecture.kind' is missing"),
+    (None, "give either layers or architecture"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), WRONG)
+def test_wrong_architectures_are_refused_by_name(given, message):
+    with refused(message, kind=ConfigError):
+        configured(**({} if given is None else {"architecture": given}))
 
 
 def test_every_activation_can_be_a_sigmoid():
-    smooth = specs("resnet20", 4, 10, activation="sigmoid")
-    plain = specs("resnet20", 4, 10)
-    assert {spec.activation.name for spec in smooth[:-1]} == {"sigmoid"}
-    assert {spec.activation.name for spec in plain[:-1]} == {"relu"}
+    smooth, plain = specs("resnet20", 4, 10, activation="sigmoid"), specs("resnet20", 4, 10)
+    for found, name in ((smooth, "sigmoid"), (plain, "relu")):
+        assert {spec.activation.name for spec in found[:-1]} == {name}
     assert smooth[-1] == plain[-1]

@@ -1,23 +1,26 @@
-"""What jobs ask of a scheduler: measured, by scale, by attempt, for every rule."""
+"""What jobs ask of a scheduler, and what files take on the disk, by scale."""
 
 import json
 import re
+from collections import Counter
 
+import pandas as pd
 import pytest
-import yaml
 
+import faults
+from benchmarks import disk
 from conftest import ROOT
 from gradleak.config import loader as gradleak_config
 from gradleak.errors import ArtifactError
 from gradleak.pipeline import resources
 from gradleak.pipeline.resources import Measured, Resources
-from settings_files import whole
+from pipeline_trees import changed, rule_blocks, whole
 
 RAW = whole()
 
 
-def config(scale="laptop"):
-    return gradleak_config.load({**RAW, "scale": scale})
+def config(scale="laptop", images="embedded"):
+    return gradleak_config.load({**RAW, "scale": scale, "images": images})
 
 
 def some_attack():
@@ -30,16 +33,12 @@ def some_attack():
     raise AssertionError("config has no such experiment")
 
 
-def test_memory_and_time_double_with_each_attempt():
+def test_memory_and_time_double_with_each_attempt_and_short_jobs_get_minutes():
     rows = [Measured("attack", "", "laptop", 3, 1000.0, 600.0)]
-    needs = Resources(config(), rows)
+    needs = Resources(config(), [*rows, Measured("figure", "", "laptop", 1, 150.0, 2.0)])
     assert needs.memory("attack", {}) == 1800
     assert [needs.memory("attack", {}, n) for n in (1, 2, 3)] == [1800, 3600, 7200]
     assert [needs.minutes("attack", {}, n) for n in (1, 2, 3)] == [30, 60, 120]
-
-
-def test_short_jobs_get_minutes_all_the_same():
-    needs = Resources(config(), [Measured("figure", "", "laptop", 1, 150.0, 2.0)])
     assert needs.minutes("figure", {}) == resources.LEAST_MINUTES
 
 
@@ -75,18 +74,15 @@ def test_a_scale_that_was_not_measured_is_reckoned_from_a_smaller_one():
 
 def test_work_grows_with_images_seeds_steps_and_sides():
     wildcards = some_attack()
-    raw = yaml.safe_load(yaml.safe_dump(RAW))
+    raw, before = RAW, resources.work(config(), "attack", wildcards)
     count = raw["targets"][raw["experiments"][wildcards["experiment"]]["targets"]]["count"]
-    steps = raw["attacks"][wildcards["attack"]]["iterations"]
-    before = resources.work(config(), "attack", wildcards)
-    for name in (count, steps):
-        raw["scales"][name] = {**raw["scales"][name], "laptop": raw["scales"][name]["laptop"] * 3}
+    for name in (count, raw["attacks"][wildcards["attack"]]["iterations"]):
+        raw = changed(raw, f"scales.{name}.laptop", raw["scales"][name]["laptop"] * 3)
     after = resources.work(gradleak_config.load({**raw, "scale": "laptop"}), "attack", wildcards)
     assert (after[0] / before[0], after[1] / before[1]) == (9, 1)
 
 
 def run_of(tmp_path, rows):
-    """Folder of the sidecars of a run, and a table with these rows."""
     folder, table = tmp_path / "provenance", tmp_path / "resources.csv"
     folder.mkdir()
     table.write_text(f"script,key,scale,jobs,mib,cpu_seconds\n{rows}")
@@ -123,28 +119,82 @@ def test_a_run_of_few_jobs_does_not_lower_the_table(tmp_path):
     assert table.read_text().splitlines()[1:] == ["figure,,laptop,5,400,30"]
 
 
-@pytest.mark.parametrize(
-    "line", ["attack,,huge,1,1,1", "attack,,smoke,1,x,1", "attack,,smoke,0,1,1", "attack,,smoke"]
-)
-def test_a_bad_table_is_named_with_its_line(tmp_path, line):
-    path = tmp_path / "resources.csv"
-    path.write_text(f"script,key,scale,jobs,mib,cpu_seconds\nfigure,,smoke,1,1,1\n{line}\n")
-    with pytest.raises(ArtifactError, match=r"resources\.csv, line 3: expected .*python -m"):
-        resources.read(path)
+def test_a_bad_table_is_named_with_its_line(tmp_path):
+    for n, line in enumerate(("huge,1,1,1", "smoke,1,x,1", "smoke,0,1,1", "smoke")):
+        (tmp_path / str(n)).mkdir()
+        _, table = run_of(tmp_path / str(n), f"figure,,smoke,1,1,1\nattack,,{line}\n")
+        with pytest.raises(ArtifactError, match=r"resources\.csv, line 3: expected .*python -m"):
+            resources.read(table)
 
 
 def test_every_script_that_a_rule_names_was_measured():
+    """And each rule asks for what its own script took."""
     named = set()
-    for path in (ROOT / "workflow/rules").glob("*.smk"):
-        named |= set(re.findall(r'needs\("(\w+)"\)', path.read_text()))
+    for _, block in rule_blocks():
+        asked = set(re.findall(r'needs\("(\w+)"\)', block))
+        script = re.search(r"scripts/(\w+)\.py", block)
+        assert asked <= {script[1] if script else None}, block
+        named |= asked
     assert len(named) > 15
     measured = {row.script for row in resources.read() if row.scale == "smoke"}
     assert named <= measured, "run `snakemake --config scale=smoke`, then pipeline.resources"
 
 
-def test_each_rule_asks_for_what_its_own_script_took():
-    for path in (ROOT / "workflow/rules").glob("*.smk"):
-        for block in re.split(r"(?m)^(?=(?:use )?rule )", path.read_text()):
-            asked = set(re.findall(r'needs\("(\w+)"\)', block))
-            script = re.search(r"scripts/(\w+)\.py", block)
-            assert asked <= {script[1] if script else None}, block
+MKOR = "results/scores/embedded-smoke/mkor_lenet_bias/mkor_lenets/none/mkor_all_direct.csv"
+
+
+@pytest.mark.slow
+def test_reckoned_sizes_are_those_found(tree):
+    faults.makes(tree, faults.SCORE, MKOR)
+    settings, reckoned, found = config("smoke"), Counter(), Counter()
+    for path in sorted((tree / "results").rglob("*.safetensors")):
+        expected = disk.expected(settings, str(path.relative_to(tree)))
+        if expected is not None:
+            reckoned[expected[1]] += expected[2]
+            found[expected[1]] += path.stat().st_size
+    assert set(found) == {"targets", "models", "servers", "gradients", "reconstructions"}
+    for kind, size in found.items():
+        # A header takes some hundred bytes; of a batch some images may not be found.
+        assert 0.6 * size - 10_000 <= reckoned[kind] <= 1.5 * size, kind
+
+
+def test_files_of_a_paper_and_kind_are_summed_and_those_without_large_arrays_are_not():
+    model, training = "results/models/smoke/{}.safetensors", "results/training/real-smoke"
+    paths = [
+        *(model.format(name) for name in ("cnn3_v1_tanh", "cnn3_v2_tanh", "fedkl_lenet_mnist")),
+        "data/mnist-train.safetensors",
+        "results/scores/real-smoke/copa_pair/cnn3_v1_tanh/none/copa.csv",
+        "results/servers/smoke/fishing/mkor_lenets.secret.safetensors",
+        f"{training}/fedkl_central_mnist/fedkl_trained_lenet_kl.clients/0.safetensors",
+    ]
+    real = config("smoke", "real")
+    rows = disk.table(real, paths)
+    assert list(rows) == ["scale", "paper", "kind", "files", "megabytes"]
+    sizes = [disk.expected(real, path)[2] / 1e6 for path in paths[:3]]
+    assert rows.to_numpy().tolist() == [
+        ["smoke", "copa", "models", 2, sizes[0] + sizes[1]],
+        ["smoke", "fedkl", "models", 1, sizes[2]],
+    ]
+    # Gradients that pass are of large networks and closed forms.
+    settings = config("laptop", "real")
+    passing = resources.passing_gradients(settings)
+    assert "mkor_cifar" in passing and "mkor_cifar_fishing" not in passing
+    attacks = {attack for name in passing for attack in settings.experiments[name].attacks}
+    assert not any(settings.attacks[attack].searches for attack in attacks)
+    assert resources.passing_gradients(config("smoke", "real")) == []
+
+
+def test_the_page_quotes_the_recorded_table():
+    recorded = pd.read_csv(ROOT / "docs/results/pipeline/disk.csv")
+    recorded["passing"] = recorded["kind"].str.endswith("passing")
+    recorded = recorded.pivot_table("megabytes", ["paper", "passing"], "scale", "sum")[
+        [*resources.SCALES]
+    ]
+    sizes = recorded.fillna(0) / 1000
+    page = (ROOT / "docs/disk.md").read_text()
+    rows = {"COPA": "copa", "R-GAP": "rgap", "FedKL": "fedkl", "MKOR": "mkor"}
+    rows = {name: sizes.loc[paper, False] for name, paper in rows.items()}
+    rows["MKOR, all gradients kept"] = sizes.loc["mkor"].sum()
+    for name, expected in rows.items():
+        told = re.search(rf"^\| {name} \|(.*)\|$", page, re.MULTILINE)[1].split("|")
+        assert [float(value) for value in told] == pytest.approx([*expected], rel=0.06, abs=0.005)

@@ -15,7 +15,7 @@ from gradleak.pipeline.results.expand import Results
 from gradleak.pipeline.results.fill import combinations, fill, lookups
 from gradleak.pipeline.results.rules import Asked, read
 from gradleak.pipeline.results.schema import load
-from settings_files import whole
+from pipeline_trees import whole
 
 RAW = whole(ROOT / "config.yaml")
 TOY = """
@@ -40,7 +40,7 @@ def all_results():
     return results()
 
 
-def toy(folder, text=TOY):
+def toy(folder, text):
     path = folder / "toy/results.yaml"
     path.parent.mkdir(exist_ok=True)
     path.write_text(text, encoding="utf-8")
@@ -48,8 +48,8 @@ def toy(folder, text=TOY):
 
 
 def test_an_entry_that_is_switched_off_is_no_result(tmp_path):
-    assert list(load(toy(tmp_path)).entries("figures")) == ["toy_fig1"]
-    assert list(load(toy(tmp_path, f"{TOY}    enabled: false\n")).entries("figures")) == []
+    for text, names in ((TOY, ["toy_fig1"]), (f"{TOY}    enabled: false\n", [])):
+        assert list(load(toy(tmp_path, text)).entries("figures")) == names
 
 
 MAKE = "papers.rgap.figures.fig1"
@@ -93,21 +93,16 @@ def test_names_are_filled_and_whole_ones_keep_their_type():
     assert fill("CIFAR-10 ${stand_in[cifar10]}", {}, known) == "CIFAR-10 (here photos10)"
     real = lookups(loader.load({**RAW, "images": "real"}))
     assert fill("CIFAR-10 ${stand_in[cifar10]}", {}, real) == "CIFAR-10"
-
-
-def test_amounts_are_those_of_the_scale():
+    # Amounts are those of the scale.
     entry = RAW["targets"]["mkor_photos"]
     assert isinstance(entry["batch"], str)
     for scale, photos in (("smoke", "4"), ("laptop", "1,000")):
         known = lookups(loader.load({**RAW, "scale": scale}))
         assert fill("${targets[mkor_photos].batch:,}", {}, known) == photos
-
-
-@pytest.mark.parametrize("text", ["{b}", "{a}{b}", "${attacks[none].method}", "${attacks[dlg].x}"])
-def test_unknown_names_are_told(text):
-    with pytest.raises(LookupError) as raised:
-        fill([text], {"a": 1}, lookups(loader.load(RAW)))
-    assert raised.value.args == (text,)
+    for text in ("{b}", "{a}{b}", "${attacks[none].method}", "${attacks[dlg].x}"):
+        with pytest.raises(LookupError) as raised:
+            fill([text], {"a": 1}, known)
+        assert raised.value.args == (text,)
 
 
 def test_combinations_go_through_the_last_list_first():
@@ -118,17 +113,12 @@ def test_combinations_go_through_the_last_list_first():
 
 def test_every_result_finds_all_that_it_names(all_results):
     for kind, entries in all_results.entries.items():
-        for name in entries:
+        for name, entry in entries.items():
             needs = all_results.needs(kind, name)
-            assert all(needs.files), name
+            assert all(needs.files) and callable(import_module(entry.make).make), name
             for key, shown in (("panels", "scores"), ("curves", "curves")):
-                if getattr(entries[name], key) and shown in needs.files:
+                if getattr(entry, key) and shown in needs.files:
                     assert len(needs.words[key]) == len(needs.files[shown]), name
-
-
-def test_every_module_has_its_function(all_results):
-    made = {entry.make for entries in all_results.entries.values() for entry in entries.values()}
-    assert [name for name in made if not callable(import_module(name).make)] == []
 
 
 def test_config_that_lacks_what_a_result_shows_is_refused_in_one_sentence():
@@ -151,49 +141,41 @@ LACKING = [
 
 @pytest.mark.parametrize(("key", "gone", "kind", "name", "words"), LACKING)
 def test_what_an_experiment_lacks_is_named(all_results, key, gone, kind, name, words):
-    found = all_results
-    entries = dict(found.config.experiments)
-    entries.pop(gone, None)
-    for one, entry in entries.items():
-        kept = [value for value in getattr(entry, key) if value != gone]
-        entries[one] = entry.model_copy(update={key: kept})
-    lacking = found.config.model_copy(update={"experiments": entries})
+    entries = {
+        one: entry.model_copy(update={key: [v for v in getattr(entry, key) if v != gone]})
+        for one, entry in all_results.config.experiments.items()
+        if one != gone
+    }
+    lacking = Paths(all_results.config.model_copy(update={"experiments": entries}))
     with pytest.raises(ConfigError, match=words):
-        Results(found.papers, Paths(lacking), found.claims).needs(kind, name)
-
-
-def test_mkor_figures_tell_how_their_panels_differ(all_results):
-    figures = [name for name in all_results.entries["figures"] if name.startswith("mkor_fig")]
-    assert sorted(int(name.removeprefix("mkor_fig")) for name in figures) == list(range(3, 19))
-    for name in figures:
-        words = all_results.needs("figures", name).words
-        number = name.removeprefix("mkor_fig")
-        assert f"(MKOR Figure {number})" in words["title"] and words["drawn"]
-    relabelled = all_results.needs("figures", "mkor_fig15").words["drawn"]
-    assert "labels drawn at random since there is one photo a class" in relabelled
+        Results(all_results.papers, lacking, all_results.claims).needs(kind, name)
 
 
 def test_notes_of_mkor_are_those_of_the_config(all_results):
     """What a note says of servers, filters and draws is what its panels' experiments have."""
-    for name in all_results.entries["figures"]:
-        if not name.startswith("mkor_fig"):
-            continue
+    figures = [name for name in all_results.entries["figures"] if name.startswith("mkor_fig")]
+    assert sorted(int(name.removeprefix("mkor_fig")) for name in figures) == list(range(3, 19))
+    for name in figures:
         words, c = all_results.needs("figures", name).words, all_results.config
+        assert f"(MKOR Figure {name.removeprefix('mkor_fig')})" in words["title"]
         experiments = [c.experiments[panel["experiment"]] for panel in words["panels"]]
         servers = {experiment.server for experiment in experiments}
         ours = {"mkor_lenet_untouched", "mkor_vgg_untouched"}
-        assert ("authors' code" in words["note"]) == ("mkor_code" in servers), name
-        assert ("Ours: weights" in words["note"]) == bool(servers & ours), name
         attacks = [c.attacks[panel["attack"]] for panel in words["panels"]]
-        smoothed = any(getattr(attack, "smooth", None) for attack in attacks)
-        assert ("filter" in words["note"]) == smoothed, name
-        searched = any(hasattr(attack, "iterations") for attack in attacks)
-        assert ("Iterations: " in words["note"]) == searched, name
+        for said, expected in (
+            ("authors' code", "mkor_code" in servers),
+            ("Ours: weights", bool(servers & ours)),
+            ("filter", any(getattr(attack, "smooth", None) for attack in attacks)),
+            ("Iterations: ", any(hasattr(attack, "iterations") for attack in attacks)),
+        ):
+            assert (said in words["note"]) == expected, (name, said)
         targets = c.targets[experiments[0].targets]
         drawn = {"random": "drawn at random", "unique": "one of each class"}[targets.draw]
         assert words["drawn"].startswith(drawn), name
         relabelled = bool(targets.relabel) and words["batch"] >= targets.count
         assert ("labels drawn at random" in words["drawn"]) == relabelled, name
+    relabelled = all_results.needs("figures", "mkor_fig15").words["drawn"]
+    assert "labels drawn at random since there is one photo a class" in relabelled
 
 
 def grid(found, name):
@@ -222,7 +204,7 @@ def test_fedkl_table4_has_a_panel_for_each_attack_network_and_lock(all_results):
         assert Path(path).stem == f"fedkl_{row['group'].lower()}{own}"
 
 
-def test_fedkl_table5_compares_ggl_with_and_without_lock(all_results):
+def test_fedkl_tables_5_and_7_have_ggl_and_a_row_for_what_is_shared(all_results):
     words, files = grid(all_results, "table5")
     assert "rows" not in words and [p["column"] for p in words["panels"]] == [1, 2, 4, 5]
     assert [panel["model"] for panel in words["panels"]] == [
@@ -231,9 +213,6 @@ def test_fedkl_table5_compares_ggl_with_and_without_lock(all_results):
     own = ["fedkl_ggl"] * 2 + ["fedkl_ggl_cifar10"] * 2
     assert [Path(path).stem for path in files["scores"]] == own
     assert [head["original"] for head in words["columns"]] == [True, False, False] * 2
-
-
-def test_fedkl_table7_has_a_row_for_what_is_shared(all_results):
     words, _ = grid(all_results, "table7")
     assert [row["name"] for row in words["rows"]] == ["Key", "Lock", "Both", "Neither", "True"]
     assert words["rows"][4]["original"] and len(words["panels"]) == 4 * 7
@@ -292,8 +271,8 @@ def test_rules_get_captions_titles_and_code(all_results):
     title, line, _, *text = asked.caption(job, None).split("\n")
     assert len(title) == len(line) and text[0].startswith("Four variants")
     assert asked.category(job) == "COPA"
-    assert asked.labels(job) == {"result": "Figure 1: reconstructions, Tanh"}
     own = SimpleNamespace(result="copa_index")
+    assert asked.labels(job) == {"result": "Figure 1: reconstructions, Tanh"}
     assert asked.labels(own) == {"result": "Is c(M) an indicator?"}
     assert asked.code(job) != asked.code(own)
     assert asked.make(job, None) == "papers.copa.figures.samples"
@@ -304,9 +283,7 @@ def test_rules_get_captions_titles_and_code(all_results):
         "claims": "fedkl.yaml",
         "tables": ["results/tables/fedkl_accuracy.csv"],
     }
-
-
-def test_servers_are_compared_by_model(all_results):
+    # Servers are compared by model.
     job = SimpleNamespace(model="mkor_vgg16_1000")
     files = all_results.compared_files(job)
     assert len(files["sent"]) == len(all_results.compared_servers(job)) == 3

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from figure_words import flat, outside, pictures, texts
+from figure_files import flat, outside, pictures, texts
 from gradleak.errors import ArtifactError
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
@@ -20,8 +20,7 @@ from gradleak.plotting.wording import signed
 from gradleak.runtime.artifacts import write_csv
 from gradleak.scoring.metrics.image import AT_TWIN, INVISIBLE, assignment
 from papers.rgap.figures import batches, diagrams, fig1, fig2, fig3, fig5, fig6, fig9
-from rgap_files import Factory, noisy, target_set
-from rgap_resnet_files import build as fig4
+from rgap_files import Factory, noisy, resnets_figure, target_set
 
 LEAKY = Activation("leaky_relu", 0.2)
 TWIN = 0.1
@@ -92,7 +91,7 @@ def noise(folder):
     return fig9, made, made.words({"rgap": "R-GAP", "dlg": "DLG"}, defences=levels)
 
 
-ALL = [ranks, cnn6, fig4, twin_data, skips, mixtures, noise]
+ALL = [ranks, cnn6, resnets_figure, twin_data, skips, mixtures, noise]
 
 
 def drawn(build, folder):
@@ -106,19 +105,12 @@ def twin_content(tmp_path_factory):
     return made, words, Content.read(made.files, words)
 
 
-def test_attacks_that_were_not_run_are_one_sentence(twin_content):
-    _, _, content = twin_content
+def test_answers_are_read_with_their_scores_and_those_that_are_not_there_named(twin_content):
+    made, _, content = twin_content
     with pytest.raises(ArtifactError, match="The scores hold no copa of whole under none; name it"):
         content.panel("whole", "copa")
     with pytest.raises(ArtifactError, match="The scores hold no copa; name it"):
         content.table("copa")
-
-
-# --- Answers -------------------------------------------------------------------------------------
-
-
-def test_answers_are_read_with_their_scores(twin_content):
-    made, _, content = twin_content
     twin = content.panel("whole", "rgap").answer(1, answer=1)
     assert twin is not None and twin.ok
     np.testing.assert_allclose(twin.images[0], TWIN * made.originals.inputs(1)[0])
@@ -137,9 +129,6 @@ def test_reconstructions_without_a_scored_image_and_empty_scores_are_named(tmp_p
     write_csv(made.files["scores"][0], rows.iloc[:0])
     with pytest.raises(ArtifactError, match=r"it has no rows\); delete it"):
         Content.read(made.files, words)
-
-
-# --- One by one ----------------------------------------------------------------------------------
 
 
 def test_losses_and_their_turns():
@@ -169,17 +158,13 @@ def test_diagrams_tell_the_rank_analysis(skip):
         assert red[1] and said[6] == f"conv 3×3/1  |W| 54  RA-i {signed(384 - 54 - 64 - 192)}"
 
 
-def test_rank_figure(tmp_path):
-    figure, made = drawn(ranks, tmp_path)
-    found = texts(figure)
+def test_figures_of_ranks_show_images_that_all_attacks_have(tmp_path):
+    module, made, words = ranks(tmp_path)
+    found = texts(module.make(made.files, words, "smoke"))
     assert diagrams.index_words(made.chains[1]) in found
     assert "conv1: 187 of 192" in found and "median failed" in found
     assert sum(words.startswith("median ") for words in found) == 4
-
-
-def test_cnn6_figure_shows_images_that_all_attacks_have(tmp_path):
-    module, made, words = cnn6(tmp_path)
-    figure = module.make(made.files, words, "laptop")
+    figure = fig3.make(made.files, words, "laptop")
     found = flat(figure)
     assert "Rank measured, less than full: conv1: 187 of 192 conv2: 379 of 384" in found
     assert "R-GAP: 2 images; DLG: 1 image, 3 starts" in found
@@ -187,7 +172,7 @@ def test_cnn6_figure_shows_images_that_all_attacks_have(tmp_path):
     assert len(frames) == 2 * (1 + 2)
     full = pd.read_csv(made.files["rank"][0])
     write_csv(made.files["rank"][0], full.assign(rank=full["inputs"]))
-    assert "Rank measured: full in every" in flat(module.make(made.files, words, "laptop"))
+    assert "Rank measured: full in every" in flat(fig3.make(made.files, words, "laptop"))
 
 
 def test_ends_of_runs(twin_content):
@@ -203,23 +188,22 @@ def test_ends_of_runs(twin_content):
     np.testing.assert_allclose([choice, stretched_twin], [original] * 2, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("mse", "mse_twin", "twin_error", "end"),
-    [
-        (INVISIBLE, 0.08, 9.0, "real image"),
-        (1.01 * INVISIBLE, 0.08, 9.0, "elsewhere"),
-        (0.08, 1e-6, AT_TWIN, "twin"),
-        (0.08, 0.0007, 1.01 * AT_TWIN, "near the twin"),
-        (0.08, 0.0009, 0.95, "elsewhere"),
-        (0.05, np.nan, np.nan, "elsewhere"),
-    ],
-)
+ENDS = [
+    (INVISIBLE, 0.08, 9.0, "real image"),
+    (1.01 * INVISIBLE, 0.08, 9.0, "elsewhere"),
+    (0.08, 1e-6, AT_TWIN, "twin"),
+    (0.08, 0.0007, 1.01 * AT_TWIN, "near the twin"),
+    (0.08, 0.0009, 0.95, "elsewhere"),
+    (0.05, np.nan, np.nan, "elsewhere"),
+]
+
+
+@pytest.mark.parametrize(("mse", "mse_twin", "twin_error", "end"), ENDS)
 def test_end_of_a_run(mse, mse_twin, twin_error, end):
-    original = np.full((1, 2, 2), 0.1**0.5)
-    row = {"status": "ok", "mse": mse, "mse_twin": mse_twin, "twin_error": twin_error}
-    row |= {"twin_scale": TWIN}
-    assert fig5.end_of(pd.Series(row), original) == end
-    assert fig5.end_of(pd.Series({**row, "status": "failed"}), original) == "failed"
+    row = {"mse": mse, "mse_twin": mse_twin, "twin_error": twin_error, "twin_scale": TWIN}
+    for status, expected in (("ok", end), ("failed", "failed")):
+        given = pd.Series({**row, "status": status})
+        assert fig5.end_of(given, np.full((1, 2, 2), 0.1**0.5)) == expected
 
 
 def test_near_the_twin_is_named_only_where_it_is_met(tmp_path):
@@ -234,8 +218,8 @@ def test_near_the_twin_is_named_only_where_it_is_met(tmp_path):
 def test_skips_come_in_pairs(tmp_path):
     module, made, words = skips(tmp_path)
     figure = module.make(made.files, words, "smoke")
-    found = texts(figure)
-    assert {"two, without skip", "two, with skip", "median failed, 4 of 6 failed"} <= set(found)
+    said = {"two, without skip", "two, with skip", "median failed, 4 of 6 failed"}
+    assert said <= set(texts(figure))
     arrows = [p for axes in figure.axes for p in axes.patches if hasattr(p, "get_arrowstyle")]
     assert len(arrows) == 1
     with pytest.raises(ArtifactError, match="No pair of networks"):
@@ -263,14 +247,9 @@ def test_noise_figure(tmp_path):
     assert list(panels[0].lines[-1].get_ydata()) == pytest.approx([1e-12, 0.01], rel=0.2)
 
 
-# --- Pictures ------------------------------------------------------------------------------------
-
-
 def test_images_are_listed_briefly():
-    many = target_set(20)
+    many, digits = target_set(20), target_set(20, dataset="digits")
     assert wording.described(many).startswith("photos10 test images 0 to 19, embedded")
     assert wording.described(many, [3]).startswith("photos10 test image 3, embedded")
-    digits = replace(many, source={**many.source, "dataset": "digits"})
-    assert wording.described(digits, [1, 7]) == (
-        "digits test images 1 and 7, embedded digits that ship with scikit-learn, in place of MNIST"
-    )
+    said = "digits test images 1 and 7, embedded digits that ship with scikit-learn, in place of "
+    assert wording.described(digits, [1, 7]) == f"{said}MNIST"

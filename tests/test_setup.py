@@ -6,17 +6,18 @@ import re
 import shutil
 import sys
 import tomllib
-from itertools import chain, product
+from itertools import chain, cycle, product
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from conftest import ROOT, run
+from conftest import ROOT, copy_tree, run
 
 MAKE = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 SOURCE = ROOT / "envs/supported.py"
+SETUP = ("Makefile", "requirements.lock", "envs", "pyproject.toml")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -34,17 +35,14 @@ def dry(folder, *arguments):
 @MAKE
 @pytest.mark.parametrize("changed", ["requirements.lock", "envs/build.lock", "pyproject.toml"])
 def test_a_change_of_what_is_installed_sets_up_again(tmp_path, changed):
-    for name in ("Makefile", "requirements.lock", "envs/build.lock", "pyproject.toml"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / name, tmp_path / name)
+    copy_tree(tmp_path, SETUP)
     ready = tmp_path / ".venv/.ready"
     ready.parent.mkdir()
     ready.touch()
     assert "pip install" not in dry(tmp_path, "setup")
     assert dry(tmp_path, "-W", changed, "setup").count("pip install") == 3
+    assert "envs/supported.py --lock" in dry(tmp_path, "lint")
 
-
-# --- Pythons and platforms -----------------------------------------------------------------------
 
 HERE = (3, 11, 7), "Linux", "x86_64", (2, 36)
 TAKEN = [HERE, ((3, 12, 0), "Linux", "aarch64", (2, 28)), ((3, 13, 9), "Darwin", "arm64", (14, 0))]
@@ -61,25 +59,18 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("given", TAKEN, ids=lambda given: f"{given[0][1]}-{given[2]}")
-def test_what_the_lock_has_wheels_for_is_taken(given):
-    assert supported().refusal(*given) == ""
-
-
 @pytest.mark.parametrize(("given", "said"), REFUSED)
-def test_what_it_has_none_for_is_refused_in_one_sentence(given, said):
+def test_what_the_lock_has_no_wheels_for_is_refused_in_one_sentence(given, said):
+    assert [supported().refusal(*taken) for taken in TAKEN] == [""] * 3
     sentence = supported().refusal(*given)
     assert said in sentence
     assert "\n" not in sentence and sentence.endswith(".") and sentence.count(". ") == 0
 
 
-def test_this_python_and_machine_are_recognised():
+def test_this_python_and_machine_are_recognised_and_old_pythons_can_read_the_refusal():
     """Whoever runs these tests was set up, and so must be let pass."""
     done = run(sys.executable, SOURCE)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_old_pythons_can_read_the_refusal():
     ast.parse(SOURCE.read_text(), feature_version=(3, 6))
 
 
@@ -95,9 +86,7 @@ runpy.run_path(sys.argv[1], run_name="__main__")' "$@"
 @MAKE
 @pytest.mark.parametrize("target", ["setup", "wheels"])
 def test_setup_refuses_before_it_makes_anything(tmp_path, target):
-    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    shutil.copytree(ROOT / "envs", tmp_path / "envs")
+    copy_tree(tmp_path, SETUP)
     other = tmp_path / "python3.14"
     other.write_text(OLD.format(python=sys.executable))
     other.chmod(0o755)
@@ -120,43 +109,26 @@ def test_all_that_name_versions_name_the_same():
         assert "glibc 2.28" in text and "macOS 14" in text, page
 
 
-# --- The check of the lock -----------------------------------------------------------------------
-
-
-def answers(monkeypatch, *given):
-    """Let uv answer so, again and again; returns the check."""
+def test_the_lock_is_tried_on_every_supported_pair_and_one_without_a_wheel_is_named(monkeypatch):
     module, calls = supported(), []
-
-    def resolve(pair):
-        calls.append(pair)
-        return given[(len(calls) - 1) % len(given)]
-
-    monkeypatch.setattr(module, "resolve", resolve)
-    return module, calls
-
-
-def test_the_lock_is_tried_on_every_supported_pair(monkeypatch):
-    module, calls = answers(monkeypatch, (0, ""))
+    monkeypatch.setattr(module, "resolve", lambda pair: calls.append(pair) or (0, ""))
     assert module.check_lock() == ""
     assert sorted(calls) == sorted(product(module.PYTHONS, module.PLATFORMS.values()))
-
-
-def test_a_pair_without_a_wheel_fails_and_is_named(monkeypatch):
-    module, _ = answers(monkeypatch, (0, ""), (1, "error: toy==1.0 has no usable wheels"))
+    found = cycle([(0, ""), (1, "error: toy==1.0 has no usable wheels")])
+    monkeypatch.setattr(module, "resolve", lambda pair: next(found))
     said = module.check_lock()
     assert said.startswith("requirements.lock: Python 3.1") and "toy==1.0 has no usable" in said
 
 
-def test_without_an_index_the_check_is_left_out_with_a_line(monkeypatch, capsys):
-    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
-    monkeypatch.setenv("UV_NO_CACHE", "1")
-    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+def test_without_an_index_the_check_is_left_out_and_uv_finds_a_lock_without_wheels(
+    monkeypatch, capsys, tmp_path
+):
+    index = {"UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple"}
+    for name, value in {**index, "UV_NO_CACHE": "1", "UV_HTTP_RETRIES": "0"}.items():
+        monkeypatch.setenv(name, value)
     assert supported().check_lock() == ""
     assert capsys.readouterr().out.endswith("no package index answered\n")
-
-
-def test_a_lock_that_has_no_wheels_is_found_by_uv(monkeypatch, tmp_path):
-    """uv itself, without internet: the index is an empty folder."""
+    # uv itself, without internet: the index is an empty folder.
     module = supported()
     lock = tmp_path / "requirements.lock"
     lock.write_text(f"toy==1.0 --hash=sha256:{'0' * 64}\n")
@@ -165,11 +137,6 @@ def test_a_lock_that_has_no_wheels_is_found_by_uv(monkeypatch, tmp_path):
     monkeypatch.setenv("UV_DEFAULT_INDEX", (tmp_path / "index").as_uri())
     monkeypatch.setenv("UV_NO_CONFIG", "1")
     assert "toy" in module.check_lock()
-
-
-@MAKE
-def test_lint_checks_the_lock():
-    assert "envs/supported.py --lock" in dry(ROOT, "-o", ".venv/.ready", "lint")
 
 
 def test_the_documented_command_locks_every_extra():

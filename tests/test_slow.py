@@ -14,7 +14,7 @@ from gradleak.models.numpy_autodiff import margin_label
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.structure import structural_rank
 from gradleak.scoring.metrics.image import mse
-from settings_files import whole
+from pipeline_trees import whole
 
 pytestmark = pytest.mark.slow
 
@@ -31,8 +31,7 @@ def _image(chain):
 
 @pytest.fixture(scope="module")
 def third(tmp_path_factory):
-    path = str(tmp_path_factory.mktemp("third") / "case.safetensors")
-    chain = VARIANTS[2]
+    path, chain = str(tmp_path_factory.mktemp("third") / "case.safetensors"), VARIANTS[2]
     write_case(path, chain, initial_weights(chain, 0), _image(chain), LABEL, -0.5)
     return path
 
@@ -70,10 +69,8 @@ def test_rgap_on_cnn6_from_float32_gradients_is_exact_to_1e_9_within_500_mib(tmp
 def test_the_index_of_variant_3_takes_less_than_500_mib(third, task):
     found = measured(task, third)
     assert 0 < found["mib"] < MEMORY_MIB
-    if task == "ranks":
-        assert found["ranks"] == [layer.shape.unknowns for layer in VARIANTS[2].convolutions]
-    else:
-        assert found["index"] == 0.0
+    ranks = [layer.shape.unknowns for layer in VARIANTS[2].convolutions]
+    assert found["ranks"] == ranks if task == "ranks" else found["index"] == 0.0
 
 
 def test_all_optimisers_lower_a_hidden_layer_of_variant_1():

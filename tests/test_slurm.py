@@ -6,14 +6,14 @@
 import os
 import re
 import shutil
-import sys
-import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from conftest import ROOT, copy_tree, run
+import faults
+from conftest import ROOT, copy_tree
 from pipeline_trees import results_of
 from slurm.cluster import Cluster, reason_to_skip
 
@@ -39,30 +39,19 @@ PLUGIN = (
 RESULTS = {".safetensors", ".csv", ".pdf", ".png"}
 
 
-def environment():
-    """Without what sets the number of threads for all, as a login shell has it."""
-    return {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
-
-
-def snakemake(*arguments):
-    return sys.executable, "-m", "snakemake", *arguments
-
-
 def locally(folder, *arguments):
-    done = run(*snakemake(*arguments), cwd=folder, env=environment())
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    done = faults.run(folder, *arguments)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 def submitted(cluster, folder, profile, *arguments):
-    command = snakemake("--workflow-profile", profile, *arguments)
-    done = cluster.run(*command, cwd=folder, env=environment())
+    command = faults.command("--workflow-profile", profile, *arguments)
+    done = cluster.run(*command, cwd=folder, env=faults.environment())
     assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{cluster.logs()}"
-    return done.stdout + done.stderr
 
 
 def results(folder):
-    """Path -> bytes of everything that must be the same wherever it was made."""
     return {name: it for name, it in results_of(folder).items() if Path(name).suffix in RESULTS}
 
 
@@ -82,10 +71,6 @@ def planned(folder, *targets):
     return jobs
 
 
-def asked(job):
-    return job["comment"], job["cpus"], job["memory_per_node"], job["time_limit"]
-
-
 def short(job):
     return {key: job[key] for key in ("job_id", "comment", "job_state", "time_limit")}
 
@@ -101,23 +86,10 @@ def cluster():
 def killed(cluster, tmp_path_factory):
     """A run of killed.smk, beside the others, for it waits most of the time."""
     folder = tmp_path_factory.mktemp("killed")
-    command = snakemake(
-        *("--snakefile", str(ROOT / "tests" / "slurm" / "killed.smk")),
-        *("--workflow-profile", str(ROOT / "profiles" / "slurm"), *PLUGIN),
-    )
-    done = []
-    thread = threading.Thread(
-        target=lambda: done.append(cluster.run(*command, cwd=folder, env=environment()))
-    )
-    thread.start()
-
-    def wait():
-        thread.join()
-        assert done[0].returncode == 0, f"{done[0].stdout}{done[0].stderr}\n{cluster.logs()}"
-        return folder
-
-    yield wait
-    thread.join()
+    arguments = ("--snakefile", ROOT / "tests/slurm/killed.smk", *PLUGIN)
+    with ThreadPoolExecutor() as pool:
+        done = pool.submit(submitted, cluster, folder, ROOT / "profiles/slurm", *arguments)
+        yield lambda: done.result() or folder
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +108,8 @@ def there(cluster, killed, tmp_path_factory):
 
 def test_slurm_ran_every_job_with_what_it_asked_for(cluster, there):
     plan, jobs = planned(there, *TARGETS), cluster.jobs(there)
-    assert Counter(map(asked, jobs)) == Counter(plan)
+    asked = ("comment", "cpus", "memory_per_node", "time_limit")
+    assert Counter(tuple(job[key] for key in asked) for job in jobs) == Counter(plan)
     assert len(plan) > 150
     assert any(comment.startswith("rule_train_") for comment, *_ in plan)
     records = cluster.completed()
@@ -145,16 +118,13 @@ def test_slurm_ran_every_job_with_what_it_asked_for(cluster, there):
         assert record["JobState"] == job["job_state"] == "COMPLETED", short(job)
         assert record["NodeList"] == "localhost" and record["ExitCode"] == "0:0", record
         assert not job["tres_per_job"] and not job["tres_per_node"], "a CPU job asks for a GPU"
-    print(f"{len(jobs)} jobs by the scheduler's own records, all completed on its node")
 
 
 def test_results_are_those_of_a_local_run(here, there):
     expected, found = results(here), results(there)
     assert sorted(found) == sorted(expected)
     assert [name for name in expected if found[name] != expected[name]] == []
-    kinds = Counter(Path(name).suffix for name in expected)
-    assert set(kinds) == RESULTS
-    print(f"{len(expected)} files with equal bytes: {dict(kinds)}")
+    assert {Path(name).suffix for name in expected} == RESULTS
 
 
 def attempts(cluster, folder, rule):
@@ -162,23 +132,20 @@ def attempts(cluster, folder, rule):
     return sorted(jobs, key=lambda job: job["job_id"])
 
 
-def test_a_job_out_of_time_comes_back_with_twice_as_much(cluster, killed):
+@pytest.mark.parametrize(
+    ("rule", "key", "asked"), [("late", "time_limit", 1), ("large", "memory_per_node", 600)]
+)
+def test_a_job_out_of_time_or_memory_comes_back_with_twice_as_much(
+    cluster, killed, rule, key, asked
+):
     folder = killed()
-    first, second = attempts(cluster, folder, "late")
-    assert (first["job_state"], second["job_state"]) == ("TIMEOUT", "COMPLETED"), short(first)
-    assert (first["time_limit"], second["time_limit"]) == (1, 2)
-    assert (folder / "late.txt").read_text().strip() == "2"
-    states = cluster.completed()
-    assert states[first["job_id"]]["JobState"] == "TIMEOUT"
-
-
-def test_a_job_out_of_memory_comes_back_with_twice_as_much(cluster, killed):
-    folder = killed()
-    first, second = attempts(cluster, folder, "large")
-    assert first["job_state"] not in ("COMPLETED", "TIMEOUT"), short(first)
-    assert second["job_state"] == "COMPLETED", short(second)
-    assert (first["memory_per_node"], second["memory_per_node"]) == (600, 1200)
-    assert (folder / "large.txt").read_text().strip() == "2"
+    first, second = attempts(cluster, folder, rule)
+    assert first["job_state"] != "COMPLETED" == second["job_state"], (short(first), short(second))
+    assert (first["job_state"] == "TIMEOUT") == (rule == "late"), short(first)
+    assert (first[key], second[key]) == (asked, 2 * asked)
+    assert (folder / f"{rule}.txt").read_text().strip() == "2"
+    record = cluster.completed()[first["job_id"]]
+    assert (record["JobState"] == "TIMEOUT") == (rule == "late")
 
 
 def test_a_job_of_the_pipeline_comes_back_with_more_memory(cluster, here, tmp_path):
@@ -198,7 +165,6 @@ def test_a_job_of_the_pipeline_comes_back_with_more_memory(cluster, here, tmp_pa
     assert last["job_state"] == "COMPLETED", short(last)
     asked_for = [job["memory_per_node"] for job in (*killed, last)]
     assert asked_for == [600 * 2**attempt for attempt in range(len(asked_for))]
-    print(f"killed and sent again: {asked_for} MB")
 
 
 def test_a_job_that_asks_for_a_gpu_gets_one(cluster, killed):
@@ -224,4 +190,3 @@ def test_any_batch_system_by_its_own_commands(cluster, here, tmp_path):
     for job in jobs:
         told = [job["cpus"], job["memory_per_node"], job["time_limit"]]
         assert told == plan[f"rule_{job['name']}"], short(job)
-    print(f"{len(jobs)} jobs submitted by sbatch, followed by squeue")

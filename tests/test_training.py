@@ -1,24 +1,31 @@
 """The training engine: data, schedules, what it refuses, and what it gives."""
 
-import itertools
+from copy import deepcopy
+from itertools import product
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+from skimage.transform import resize
 from torch import nn
 from torch.nn import functional
 
-from gradleak.errors import ConfigError, DataError, NumericsError
+from chains import TARGETS
+from conftest import refused
+from gradleak.data import targets
+from gradleak.data.arrays import Dataset
+from gradleak.data.resize import bilinear, fit
+from gradleak.errors import ConfigError, NumericsError
 from gradleak.models import resnet
 from gradleak.models.build import fast_layout, load, with_statistics
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import initial_weights
-from gradleak.training import learner
-from gradleak.training.data import Images
-from gradleak.training.engine import Trainer
+from gradleak.training import data, learner
+from gradleak.training.data import Images, divide
 from gradleak.training.optimisers import Sgd
 from gradleak.training.recipe import Recipe, arithmetic
-from training_cases import COUNTS, CPU, PLAIN, RELU, SMALL, dataset, run_code, same, split, trainer
+from training_cases import COUNTS, CPU, PLAIN, RELU, SMALL, run_code, same, split, trainer
 
 # oneDNN writes past its memory in the second convolution with channels last, if AVX2 is all it has.
 FIRST = ConvSpec(6, (3, 3), padding=(1, 1), activation=RELU)
@@ -26,21 +33,15 @@ SECOND = ConvSpec(8, (1, 1), stride=(2, 2), activation=RELU, pool="global")
 NARROW = Chain("narrow", (3, 16, 16), (FIRST, SECOND, LinearSpec(3)))
 
 
-@pytest.mark.parametrize(
-    ("schedule", "more", "rates"),
-    [
-        (
-            "step",
-            {"milestones": (0.3, 0.8), "factor": 0.1},
-            {0: 2, 29: 2, 30: 0.2, 79: 0.2, 80: 0.02, 99: 0.02},
-        ),
-        ("cosine", {}, {0: 2, 50: 1, 100: 0}),
-        ("constant", {"warmup": 0.1}, {0: 0.2, 4: 1, 9: 2, 70: 2}),
-    ],
-)
-def test_rates_of_the_schedules(schedule, more, rates):
-    recipe = Recipe(10, rate=2.0, schedule=schedule, **more)
-    assert {k: recipe.rate_at(k, 100) for k in rates} == pytest.approx(rates)
+def test_rates_of_the_schedules():
+    step = {"schedule": "step", "milestones": (0.3, 0.8), "factor": 0.1}
+    for settings, rates in (
+        (step, {0: 2, 29: 2, 30: 0.2, 79: 0.2, 80: 0.02, 99: 0.02}),
+        ({"schedule": "cosine"}, {0: 2, 50: 1, 100: 0}),
+        ({"schedule": "constant", "warmup": 0.1}, {0: 0.2, 4: 1, 9: 2, 70: 2}),
+    ):
+        recipe = Recipe(10, rate=2.0, **settings)
+        assert {k: recipe.rate_at(k, 100) for k in rates} == pytest.approx(rates)
 
 
 def test_images_are_shifted_and_mirrored_each_on_its_own():
@@ -55,30 +56,18 @@ def test_images_are_shifted_and_mirrored_each_on_its_own():
         for found, label in zip(back, labels, strict=True):
             seen[int(label)] = _move(pixels[label], found)
     assert len(seen) == 400, "each image once"
-    moves = set(seen.values())
-    assert None not in moves
-    assert {move[:2] for move in moves} == {(y, x) for y in range(5) for x in range(5)}
-    assert 120 < sum(move[2] for move in seen.values()) < 280
+    assert {move[:2] for move in seen.values()} == set(product(range(5), range(5)))
+    assert 120 < sum(mirrored for _, _, mirrored in seen.values()) < 280
 
 
 def _move(image, found):
-    """Shift and mirroring that make `found` of `image`, None if there are none."""
+    """The shift and the mirroring that make `found` of `image`."""
     padded = functional.pad(image, (0, 0, 2, 2, 2, 2))
-    for down, across, mirrored in itertools.product(range(5), range(5), (False, True)):
+    for down, across, mirrored in product(range(5), range(5), (False, True)):
         crop = padded[down : down + 6, across : across + 5]
         if torch.equal(crop.flip(1) if mirrored else crop, found):
             return down, across, mirrored
-    return None
-
-
-def test_without_augmentation_images_are_as_they_are():
-    parts = split()
-    inputs = torch.cat([x for x, _ in parts.test.batches(7)])
-    source = dataset().images / 255.0
-    found = inputs.numpy() * 0.25 + 0.5
-    distances = np.abs(source[None] - found[:, None]).max(axis=(2, 3, 4))
-    assert (distances.min(axis=1) < 1e-6).all()
-    assert parts.train.pixels.dtype == torch.uint8
+    raise AssertionError("no shift of its image")
 
 
 def test_parts_share_no_image_and_shrink_alike():
@@ -86,16 +75,14 @@ def test_parts_share_no_image_and_shrink_alike():
     assert parts.sizes == COUNTS
     everything = torch.cat([p.pixels for p in (parts.train, parts.validation, parts.test)])
     assert len(everything.flatten(1).unique(dim=0)) == 100
-    small = split({"train": 600, "validation": 200, "test": 200})
-    assert small.sizes == COUNTS
-    with pytest.raises(DataError, match="mine-train has 100 images, too few for 1 of 2001 to test"):
+    assert split({"train": 600, "validation": 200, "test": 200}).sizes == COUNTS
+    with refused("mine-train has 100 images, too few for 1 of 2001 to test"):
         split({"train": 1000, "validation": 1000, "test": 1})
 
 
 def test_engine_does_what_a_plain_loop_does():
     recipe = {"epochs": 3, "schedule": "step", "milestones": (0.5,), "weight_decay": 1e-3, **PLAIN}
-    ours = trainer(**recipe)
-    found = ours.run().last
+    found = trainer(**recipe).run().last
     module = load(SMALL, with_statistics(SMALL, initial_weights(SMALL, 0)), torch.float32).train()
     usual = {"momentum": 0.9, "nesterov": True, "weight_decay": 1e-3}
     optimiser = torch.optim.SGD(module.parameters(), lr=0.05, **usual)
@@ -126,20 +113,19 @@ def test_it_learns_and_the_best_epoch_is_chosen_on_validation():
     assert ours.evaluate(ours.split.validation)[1] == max(by_epoch)
 
 
-def test_best_weights_are_kept_when_later_epochs_are_worse(monkeypatch):
-    ours = trainer(epochs=4)
-    scores = iter([(1.0, 0.5), (1.0, 0.9), (1.0, 0.9), (1.0, 0.2), (1.0, 0.7)])
-    kept = []
-    monkeypatch.setattr(ours, "evaluate", lambda images: next(scores))
+def test_best_weights_are_kept_when_later_epochs_are_worse():
+    ours, kept = trainer(epochs=4), []
+    ours.evaluate = Mock(side_effect=[(1.0, reached) for reached in (0.5, 0.9, 0.9, 0.2, 0.7)])
     found = ours.run(on_epoch=lambda rows: kept.append(ours.weights()))
     assert (found.epoch, found.accuracy) == (2, 0.7)
-    assert same(found.weights, kept[1])
-    assert same(found.last, kept[3])
+    assert same(found.weights, kept[1]) and same(found.last, kept[3])
 
 
-def test_networks_train_on_a_cpu_without_avx512():
+def test_networks_train_on_a_cpu_without_avx512_and_without_torch_compile():
+    """Whose import takes as long as that of PyTorch, in every job that trains."""
     code = "import test_training\n"
-    code += "t.trainer(chain=test_training.NARROW, parts=t.split(side=16), **t.PLAIN).run()"
+    code += "t.trainer(chain=test_training.NARROW, parts=t.split(side=16), **t.PLAIN).run()\n"
+    code += "assert 'torch._dynamo' not in sys.modules"
     assert run_code(code, ONEDNN_MAX_CPU_ISA="AVX2").wait() == 0
     assert fast_layout(NARROW) == torch.contiguous_format
     assert fast_layout(SMALL) == torch.channels_last
@@ -163,9 +149,8 @@ def test_statistics_or_a_validation_loss_that_are_not_finite_count_as_diverged(n
         return found
 
     ours.evaluate = evaluate
-    words = r"diverged in epoch 1 \(loss [\d.]+, on validation " + (
-        "nan" if name is None else r"\d"
-    )
+    loss = r"\d" if name else "nan"
+    words = rf"diverged in epoch 1 \(loss [\d.]+, on validation {loss}"
     with pytest.raises(NumericsError, match=words):
         ours.run()
 
@@ -186,17 +171,11 @@ def test_too_little_memory_names_the_batch_that_fits(monkeypatch):
 def test_evaluation_takes_no_more_images_at_once_than_fit(monkeypatch):
     parts = split({"train": 50, "validation": 40, "test": 10})
     ours = trainer(parts=parts, batch=4, epochs=1)
-    sizes, real = [], ours._forward
-
-    def forward(inputs, labels):
-        sizes.append(len(labels))
-        return real(inputs, labels)
-
     weights = sum(value.nbytes for value in ours.module.parameters())
-    monkeypatch.setattr(ours, "_forward", forward)
+    ours._forward = Mock(wraps=ours._forward)
     monkeypatch.setattr(learner, "free_bytes", lambda device: 200_000 + 3 * weights)
     ours.run()
-    assert 4 <= max(sizes) < 40
+    assert 4 <= max(len(call.args[1]) for call in ours._forward.call_args_list) < 40
 
 
 def test_kept_bytes_are_those_of_the_activations():
@@ -208,22 +187,15 @@ def test_kept_bytes_are_those_of_the_activations():
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("x"), RuntimeError("not enough memory")])
-def test_memory_that_runs_out_on_the_way_is_said_too(monkeypatch, error):
+def test_memory_that_runs_out_on_the_way_is_said_too(error):
     ours = trainer()
-
-    def forward(inputs, labels):
-        if ours.module.training:
-            raise error
-        return Trainer._forward(ours, inputs, labels)
-
-    monkeypatch.setattr(ours, "_forward", forward)
+    ours._step = Mock(side_effect=error)
     with pytest.raises(ConfigError, match=r"batch: 16 does not fit .*; try batch: 8, or free"):
         ours.run()
 
 
 def test_arithmetic_is_mixed_only_where_it_is_computed(monkeypatch):
-    assert arithmetic("mixed", CPU) == "mixed"
-    assert arithmetic("float32", CPU) == "float32"
+    assert [arithmetic(kind, CPU) for kind in ("mixed", "float32")] == ["mixed", "float32"]
     for there in (False, True):
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda there=there: there)
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
@@ -231,8 +203,7 @@ def test_arithmetic_is_mixed_only_where_it_is_computed(monkeypatch):
 
 
 def test_mixed_precision_runs_in_bfloat16_and_keeps_float32_weights():
-    ours = trainer(precision="mixed", epochs=1)
-    kinds = []
+    ours, kinds = trainer(precision="mixed", epochs=1), []
     ours.module.conv2.register_forward_hook(lambda m, i, o: kinds.append(o.dtype))
     weights = ours.run().weights
     assert set(kinds) == {torch.bfloat16}
@@ -259,8 +230,8 @@ def test_a_norm_of_a_single_value_is_refused():
 def test_steps_are_those_of_torch_to_the_last_bit(momentum, weight_decay):
     """Rates that change, and a parameter that has a gradient in every second step only."""
     settings = {"momentum": momentum, "nesterov": momentum > 0, "weight_decay": weight_decay}
-    ours, theirs = (nn.Linear(7, 5), nn.Linear(7, 5))
-    theirs.load_state_dict(ours.state_dict())
+    ours = nn.Linear(7, 5)
+    theirs = deepcopy(ours)
     mine = Sgd(ours.parameters(), **settings)
     reference = torch.optim.SGD(theirs.parameters(), lr=1.0, **settings)
     generator = torch.Generator().manual_seed(0)
@@ -276,12 +247,69 @@ def test_steps_are_those_of_torch_to_the_last_bit(momentum, weight_decay):
         mine.step(rate)
         reference.param_groups[0]["lr"] = rate
         reference.step()
-        for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
-            assert torch.equal(one, other)
+        assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
     assert len(mine.buffers) == (2 if momentum else 0)
 
 
-def test_a_training_step_does_not_import_torch_compile():
-    """Its import takes as long as that of PyTorch, in every job that trains."""
-    code = "t.trainer(epochs=1).run()\nassert 'torch._dynamo' not in sys.modules"
-    assert run_code(code).wait() == 0
+# --- Images of another size: the same for target sets and for trainings --------------------------
+
+ENTRY = TARGETS | {"offset": -0.5, "std": 0.25, "seed": 0, "classes": None}
+PARTS = {"train": 30, "validation": 5, "test": 5}
+
+
+def dataset(side, images=40, channels=3):
+    rng = np.random.default_rng(side)
+    pixels = rng.integers(0, 256, (images, channels, side, side)).astype(np.uint8)
+    return Dataset(pixels, np.arange(images) % 2, ["a", "b"], "mine", "train", "test")
+
+
+@pytest.mark.parametrize(("side", "size"), [(28, 32), (32, 56), (32, 224), (5, 7)])
+def test_linear_interpolation_is_scikit_images(side, size):
+    """But for halves, which compilers that fuse products and sums may round otherwise."""
+    pixels = dataset(side, images=4).images
+    for image, found in zip(pixels, bilinear(pixels, size), strict=True):
+        known = resize(image, (3, size, size), order=1, mode="edge", preserve_range=True)
+        difference = np.abs(found - np.rint(known))
+        assert difference.max() <= 1
+        assert (difference > 0).mean() < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("side", "size", "how", "channels"),
+    [
+        (28, 32, "bilinear", 1), (32, 56, "bilinear", 3), (12, 36, "repeat", 3),
+        (12, 8, "bilinear", 3), (12, None, "repeat", 3),
+    ],
+)  # fmt: skip
+def test_a_training_sees_what_a_target_set_holds(side, size, how, channels, monkeypatch):
+    monkeypatch.setattr(data, "ENLARGED", 3)
+    source, resized = dataset(side, channels=channels), {"size": size, "resize": how}
+    under_attack = targets.build(source, ENTRY | resized, 40, 1)
+    parts = divide(source, PARTS, seed=3, offset=-0.5, std=0.25, device=CPU, **resized)
+    order = np.random.default_rng(3).permutation(40)
+    places = [np.sort(part) for part in np.split(order, [30, 35])]
+    for images, own in zip((parts.train, parts.validation, parts.test), places, strict=True):
+        inputs = torch.cat([x for x, _ in images.batches(4)])
+        assert inputs.shape[1:] == under_attack.shape
+        assert images.pixels.dtype == torch.uint8
+        assert images.pixels.shape[1] == min(side, size or side)
+        expected = np.concatenate([under_attack.inputs(int(place)) for place in own])
+        np.testing.assert_allclose(inputs.numpy(), expected, rtol=0, atol=1e-6)
+
+
+def test_images_are_moved_before_they_are_enlarged():
+    def moved(**resized):
+        images = divide(dataset(8), PARTS, seed=0, offset=0.0, std=1.0, device=CPU, **resized).train
+        drawn = torch.Generator().manual_seed(1)
+        return torch.cat([x for x, _ in images.augmented(10, 1, True, drawn)])
+
+    pixels = (moved() * 255).round().to(torch.uint8).numpy()
+    enlarged = moved(size=16, resize="bilinear").numpy()
+    np.testing.assert_allclose(enlarged, bilinear(pixels, 16) / 255, atol=1e-6)
+
+
+def test_sizes_that_no_repetition_gives_are_refused():
+    with refused("trainings: images of 12x12 ", "size: 30 ", "a multiple of 12"):
+        fit((12, 12), 30, "repeat", "trainings")
+    with refused("for square images"):
+        fit((12, 10), 20, "bilinear", "trainings")

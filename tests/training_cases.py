@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from dataclasses import is_dataclass, replace
 from pathlib import Path
 
@@ -45,10 +44,9 @@ def with_lock(key=64, name="locked"):
 
 
 LOCKED = with_lock()
-_PROJECTED = {"filters": 6, "projection": True, "skip_lock": Lock(16, RELU)}
 # With the projection of a skip locked too.
-_SPECS = (LOCKED.specs[0], replace(SMALL.specs[1], **_PROJECTED), *SMALL.specs[2:])
-SKIPPED = Chain("skipped", SMALL.input, _SPECS)
+_SECOND = replace(SMALL.specs[1], filters=6, projection=True, skip_lock=Lock(16, RELU))
+SKIPPED = Chain("skipped", SMALL.input, (LOCKED.specs[0], _SECOND, *SMALL.specs[2:]))
 
 
 def dataset(images=100, side=8, seed=0):
@@ -76,8 +74,7 @@ def federation(chain=SMALL, parts=None, seed=0, recipe=None, changed=None, **fed
     parts, weights = parts or split(), initial_weights(chain, seed)
     own = [private(weights) | draw_key(chain, c, seed) for c in range(settings.clients)]
     own = changed(own) if changed else own
-    places = split_between(parts.train.labels.numpy(), settings, 0)
-    images = [parts.train.part(part) for part in places]
+    images = [parts.train.part(p) for p in split_between(parts.train.labels.numpy(), settings, 0)]
     options = {"epochs": 4, "batch": 8, "rate": 0.05, "checkpoint": 2} | (recipe or {})
     more = (settings, Recipe(**options), seed, {"sha256": "ab"})
     return Federation(chain, weights, own, images, parts, *more)
@@ -113,17 +110,6 @@ def paths_in(folder):
     return {key: str(folder / name) for key, name in names.items()}
 
 
-@contextmanager
-def one_thread():
-    """As in the process of `run_code`."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def run_code(code, *arguments, **environment):
     """Start a process that runs `code` with this module as ``t``."""
     places = [str(Path(__file__).parent), *PACKAGES]
@@ -135,8 +121,9 @@ def run_code(code, *arguments, **environment):
 
 def killed(run, path):
     """Run `run` of a training until it has written its checkpoint `path`; SIGKILL."""
+    threads = f"t.torch.set_num_threads({torch.get_num_threads()})"
     slow = f"{run}.run(t.Path(sys.argv[1]), lambda rows: t.time.sleep(0.3))"
-    process = run_code(f"t.torch.set_num_threads(1)\n{slow}", path)
+    process = run_code(f"{threads}\n{slow}", path)
     deadline = time.monotonic() + 120
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""R-GAP's Figure 4 from synthetic files."""
+"""R-GAP's ResNets: the table of their indices, accuracies and errors, and Figure 4."""
 
 import itertools
 
@@ -6,23 +6,76 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.patches import FancyArrowPatch, Rectangle
+from scipy import stats
 
-from figure_words import flat, texts
+from figure_files import flat, pictures, texts
 from gradleak.analysis.rank_analysis import analyse, critical, largest_alone
 from gradleak.errors import ArtifactError
 from gradleak.models.chain import Chain, LinearSpec
 from gradleak.plotting.style import RED, number
 from gradleak.runtime.artifacts import write_csv
+from gradleak.runtime.tidy import TABLES
 from papers.rgap.figures import diagrams, fig4
 from papers.rgap.figures.diagrams import signed
-from rgap_files import noisy
-from rgap_resnet_files import CHAINS, NETWORKS, TESTED, build, network, usual
+from papers.rgap.tables.resnets import table, wilson
+from rgap_files import NETWORKS, RESNETS, TESTED, noisy, resnet, resnets_figure, usual
 
-BASE, CUT3, CUT8 = CHAINS
+BASE, CUT3, CUT8 = RESNETS
+WORDS = {"networks": {"net": "Net", "net_cut": "Variant"}}
+WORDS["columns"] = {"trained": "Trained, evaluation mode"}
+MODEL = {"model": ["net", "net_cut"]}
+TRAINED = pd.DataFrame({**MODEL, "test_accuracy": [0.9, 0.88], "test": 1000, "epochs": 5})
+RANK = pd.DataFrame({**MODEL, "network_ra": [-5, -4], "network_ra_alone": [-2, 7]})
+
+
+def cells(failed=False):
+    """The table of two networks by place; a run of the second may have failed."""
+    rows = []
+    for model, errors in {"net": [0.1, 0.3], "net_cut": [0.2, 1.0]}.items():
+        for index, value in enumerate(errors):
+            bad = failed and model == "net_cut" and index == 0
+            for metric, factor in (("mse", 1), ("mse_input", 16), ("psnr", 1), ("ssim", 1)):
+                told = ("", "failed") if bad else (factor * value, "ok")
+                rows.append(("trained", model, metric, index, *told))
+        rows.append(("trained", model, "evaluations", 1, 7, "ok"))
+    scores = pd.DataFrame(rows, columns=["result", "model", "metric", "index", "value", "status"])
+    found = table(scores, TRAINED, RANK, WORDS, images="real", scale="smoke")
+    assert list(found.columns) == [*TABLES, "model"]
+    place = ["model", "column", "metric"]
+    return found.set_index(place, verify_integrity=True).sort_index()
+
+
+def test_counts_accuracies_and_errors():
+    found = cells()
+    ours, where = found["ours"], ("net_cut", "Trained, evaluation mode")
+    assert ours["net_cut", "Architecture", "ra"] == -4
+    assert ours["net_cut", "Architecture", "ra_alone"] == 7
+    accuracy = found.loc["net", "Trained", "accuracy"]
+    assert (accuracy["low"], accuracy["high"]) == pytest.approx(wilson(0.9, 1000))
+    change = found.loc["net_cut", "Trained", "accuracy_change"]
+    width = 1.959964 * np.sqrt(0.9 * 0.1 / 1000 + 0.88 * 0.12 / 1000)
+    assert change["ours"] == pytest.approx(-0.02)
+    assert change["high"] - change["ours"] == pytest.approx(width, rel=1e-6)
+    expected = {"mse": 0.6, "mse_input": 9.6, "mse_ratio": 3.0, "sd_ratio": 4.0, "iterations": 7}
+    assert ours.loc[where][list(expected)].to_dict() == pytest.approx(expected)
+    low, high = found.loc[(*where, "mse"), ["low", "high"]]
+    assert 0.2 <= low < 0.6 < high <= 1.0
+    # A failed run leaves no mean, but its count.
+    found = cells(failed=True).xs("Trained, evaluation mode", level="column")
+    for metric in ("mse", "mse_ratio", "mse_sd"):
+        row = found.loc["net_cut", metric]
+        assert np.isnan(row["ours"]) and (row["n"], row["n_ok"]) == (2, 1)
+    assert found.loc[("net", "mse"), "ours"] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(("right", "n"), [(0, 20), (9, 20), (20, 20), (4500, 5000)])
+def test_wilsons_interval(right, n):
+    found = stats.binomtest(right, n).proportion_ci(method="wilson")
+    assert wilson(right / n, n) == pytest.approx((found.low, found.high), abs=1e-12)
 
 
 def drawn(folder, *args):
-    module, made, words = build(folder, *args)
+    module, made, words = resnets_figure(folder, *args)
     return module.make(made.files, words, "smoke"), made
 
 
@@ -50,9 +103,6 @@ def arrows(axes):
     return [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
 
 
-# --- Diagrams ------------------------------------------------------------------------------------
-
-
 def test_blocks_of_a_resnet():
     found = diagrams.steps(BASE, BASE)
     blocks = [f"block {n}" for n in range(1, 9)]
@@ -61,28 +111,23 @@ def test_blocks_of_a_resnet():
     sizes = [step.features for step in found[::3]]
     assert sizes == [(3, 16, 16), (4, 16, 16), (16, 4, 4), (32, 2, 2)]
     assert not any(step.cut for step in found)
-    counts = analyse(BASE)
-    assert found[3].alone == max(count.alone for count in counts[5:7])
-    assert max(step.alone for step in found) == largest_alone(counts).alone
-    paper = Chain("paper", (3, 32, 32), network("x").specs)
+    assert found[3].alone == max(count.alone for count in analyse(BASE)[5:7])
+    assert max(step.alone for step in found) == largest_alone(analyse(BASE)).alone
+    paper = Chain("paper", (3, 32, 32), resnet("x").specs)
     assert diagrams.steps(paper, paper)[-1].features == (32, 4, 4)
-
-
-@pytest.mark.parametrize(("chain", "cut"), [(CUT3, 3), (CUT8, 8)])
-def test_a_cut_skip_leaves_its_block_and_no_projection(chain, cut):
-    found, plain = diagrams.steps(chain, BASE), diagrams.steps(BASE, BASE)
-    assert [step.name for step in found if step.cut] == [f"block {cut}"]
-    assert not found[cut].projected
-    assert [step.features for step in found] == [step.features for step in plain]
-
-
-def test_networks_of_other_depth_are_no_variants():
+    # A cut skip leaves its block, and no projection.
+    for chain, cut in ((CUT3, 3), (CUT8, 8)):
+        without = diagrams.steps(chain, BASE)
+        assert [step.name for step in without if step.cut] == [f"block {cut}"]
+        assert not without[cut].projected
+        assert [step.features for step in without] == [step.features for step in found]
+    # Networks of other depth are no variants.
     shallow = Chain("shallow", (3, 16, 16), (LinearSpec(10),))
     with pytest.raises(ArtifactError, match=r"shallow has 1 layers, and base.* 18; take networks"):
         diagrams.steps(shallow, BASE)
 
 
-def test_diagrams_show_skips_projections_and_cuts(figure):
+def test_diagrams_show_skips_projections_cuts_and_both_indices_red_where_rank_lacks(figure):
     found = [axes for axes in figure.axes if arrows(axes)]
     for axes, cut in zip(found, (0, 3, 8), strict=True):
         assert len(arrows(axes)) == 8
@@ -91,27 +136,19 @@ def test_diagrams_show_skips_projections_and_cuts(figure):
         assert words.count("cut") == (cut > 0) and words.count("1×1") == 3 - (cut == 3)
         assert {"4×16×16", "10 out", *(f"block {n}" for n in range(1, 9))} <= set(words)
         assert sum(isinstance(patch, Rectangle) for patch in axes.patches) == 11 + 8
-
-
-def test_networks_have_both_indices_and_missing_rank_is_red(figure):
     colours = {text.get_text(): text.get_color() for text in figure.texts}
-    for chain in CHAINS:
-        counts = analyse(chain)
-        alone = largest_alone(counts).alone
-        assert f"RA-i = {signed(critical(counts).index)}" in colours
-        assert (colours[f"RA-i alone = {signed(alone)}"] == RED) == (alone > 0)
-    assert largest_alone(analyse(CUT3)).alone > 0 > largest_alone(analyse(BASE)).alone
-
-
-# --- Pictures and panels -------------------------------------------------------------------------
+    alone = [largest_alone(analyse(chain)).alone for chain in RESNETS]
+    for chain, value in zip(RESNETS, alone, strict=True):
+        assert f"RA-i = {signed(critical(analyse(chain)).index)}" in colours
+        assert (colours[f"RA-i alone = {signed(value)}"] == RED) == (value > 0)
+    assert alone[1] > 0 > alone[0]
 
 
 def test_pictures_are_the_first_settings(usually):
     figure, made = usually
-    shown = [axes for axes in figure.axes if axes.images]
     # Two originals, and two images on three networks of which one run failed.
-    assert len(shown) == 2 + 6 - 1
-    original, reconstruction = (np.asarray(shown[k].images[0].get_array()) for k in (0, 2))
+    assert len(pictures(figure)) == 2 + 6 - 1
+    original, reconstruction = pictures(figure)[:3:2]
     assert np.abs(original - reconstruction).max() > 0.2
     scores = pd.read_csv(made.files["scores"][0])
     values = scores[(scores["metric"] == "mse") & (scores["model"] == "base")]["value"]
@@ -121,7 +158,7 @@ def test_pictures_are_the_first_settings(usually):
 
 def test_no_more_than_three_images_are_shown(tmp_path):
     figure, _ = drawn(tmp_path, {"trained": dict.fromkeys(NETWORKS, noisy(0.1))}, 5)
-    assert len([axes for axes in figure.axes if axes.images]) == 3 * 4
+    assert len(pictures(figure)) == 3 * 4
     assert sum(len(points) for points in lines(errors(figure), "o", 2.5)) == 5
     assert "photos10 test images 0 to 4" in flat(figure) and "none failed" in flat(figure)
 
@@ -129,8 +166,8 @@ def test_no_more_than_three_images_are_shown(tmp_path):
 def test_accuracies_have_intervals(usually):
     figure, made = usually
     axes = next(axes for axes in figure.axes if axes.get_xlabel() == "Test accuracy, %")
-    said = ["ResNet18: 60.0 %", "Variant 1: 70.0 %", "Variant 2: 80.0 %"]
-    assert [text.get_text() for text in axes.texts] == said
+    said = "ResNet18: 60.0 %, Variant 1: 70.0 %, Variant 2: 80.0 %"
+    assert ", ".join(text.get_text() for text in axes.texts) == said
     rows = pd.read_csv(made.files["table"]).query("metric == 'accuracy'")
     bars = [group.get_segments()[0][:, 0] for group in axes.collections]
     np.testing.assert_allclose(bars, 100 * rows[["low", "high"]].to_numpy())
@@ -146,10 +183,7 @@ def test_errors_are_points_means_and_deviations(figure):
     assert np.ptp(spread) == pytest.approx(2 * small[0].std(ddof=1))
     said = ["Trained,\nevaluation\nmode\nn = 2", "Untrained,\ntraining\nmode\nn = 2"]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == said
-
-
-def test_failed_runs_are_counted_and_leave_no_mean(figure):
-    axes = errors(figure)
+    # Failed runs are counted and leave no mean.
     assert len(lines(axes, "x", 3.0)) == 1
     assert [text.get_text() for text in axes.texts] == ["1"]
     assert [len(points) for points in lines(axes, "s", 2.5)] == [1, 2]
@@ -164,21 +198,20 @@ def test_nothing_but_failures_is_still_a_figure(tmp_path):
     figure, _ = drawn(tmp_path, {"trained": dict.fromkeys(NETWORKS, noisy(None))}, 1)
     assert texts(figure).count("1 of 1 failed") == 3
     assert len(lines(errors(figure), "x", 3.0)) == 3
-    assert len([axes for axes in figure.axes if axes.images]) == 1
+    assert len(pictures(figure)) == 1
 
 
 def test_a_setting_may_be_missing_and_one_image_has_no_deviation(tmp_path):
     figure, _ = drawn(tmp_path, {"untrained": usual()["untrained"]}, 1)
-    axes = errors(figure)
-    (tick,) = axes.get_xticklabels()
+    (tick,) = errors(figure).get_xticklabels()
     assert tick.get_text() == "Untrained,\ntraining\nmode\nn = 1"
-    assert not axes.collections
+    assert not errors(figure).collections
     assert not [words for words in texts(figure) if " ± " in words and "mean" not in words]
     assert "photos10 test image 0," in flat(figure) and "Trained, " not in flat(figure)
 
 
 def test_what_is_missing_is_one_sentence(tmp_path):
-    _, made, words = build(tmp_path)
+    _, made, words = resnets_figure(tmp_path)
     with pytest.raises(ArtifactError, match="No cut8 to draw; name it in the models"):
         fig4.make(made.files, {**words, "chains": words["chains"][:2]}, "smoke")
     table = pd.read_csv(made.files["table"])

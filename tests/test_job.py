@@ -1,14 +1,18 @@
-"""Sidecars: what made an artifact; nothing of them in the artifact itself."""
+"""One job: its sidecars, which say what made an artifact; its threads; its freed memory."""
 
 import hashlib
 import json
+import platform
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import conftest
 from conftest import ROOT
 from faults_job import run
-from gradleak.runtime import job_records
+from gradleak.runtime import job, job_records
 
 KEYS = (
     "artifact sha256 rule script images scale wildcards input params threads versions commit "
@@ -39,9 +43,9 @@ def read(folder, altered=False):
 def test_each_output_of_a_job_has_a_sidecar(tmp_path):
     done = write(tmp_path)
     assert done.returncode == 0, done.stderr
-    made = {"results/a/x.csv": "a/x.csv.json", "figures/y.pdf": "figures/y.pdf.json"}
-    for artifact, place in made.items():
-        found = json.loads((tmp_path / "results/provenance" / place).read_text())
+    for artifact in ("results/a/x.csv", "figures/y.pdf"):
+        place = f"results/provenance/{artifact.removeprefix('results/')}.json"
+        found = json.loads((tmp_path / place).read_text())
         assert set(found) == set(KEYS.split())
         assert found["artifact"] == artifact
         assert found["sha256"] == hashlib.sha256(b"content").hexdigest()
@@ -58,11 +62,15 @@ def test_a_failed_job_leaves_no_sidecar(tmp_path):
     assert not (tmp_path / "results/provenance").exists()
 
 
-def test_sidecars_mirror_the_tree():
+def test_sidecars_mirror_the_tree_and_the_commit_is_told_where_git_knows_it():
     data = "data/cifar10-test.safetensors"
     places = {"results/scores/a.csv": "scores/a.csv", "figures/a.pdf": "figures/a.pdf", data: data}
     for artifact, place in (places | {f"/far/away/{data}": data}).items():
         assert job_records.path_of(artifact) == Path(f"results/provenance/{place}.json")
+    commit, changed = job_records.commit().values()
+    known = (ROOT / ".git").exists()
+    assert (commit is None, changed in (True, False)) == (not known, known)
+    assert not known or len(commit) == 40
 
 
 def test_the_checksum_of_a_folder_is_of_names_and_contents(tmp_path):
@@ -77,14 +85,6 @@ def test_the_checksum_of_a_folder_is_of_names_and_contents(tmp_path):
     assert job_records.checksum(one) == job_records.checksum(two)
     (two / "b").rename(two / "c")
     assert job_records.checksum(one) != job_records.checksum(two)
-
-
-def test_the_commit_is_told_where_git_knows_it():
-    found = job_records.commit()
-    if not (ROOT / ".git").exists():
-        assert found == {"commit": None, "changed": None}
-    else:
-        assert len(found["commit"]) == 40 and found["changed"] in (True, False)
 
 
 @pytest.mark.parametrize("damage", ["a cut", "a folder"])
@@ -119,3 +119,54 @@ def test_what_another_checkout_may_have_made_is_not_compared(tmp_path):
         assert read(tmp_path).stdout == "read\n"
     sidecar.unlink()
     assert read(tmp_path).stdout == "read\n"
+
+
+# As in scripts, the libraries are there before the job begins.
+LOADED = "import numpy, scipy.linalg, torch\n"
+COUNT = """
+import json, threadpoolctl, torch
+from gradleak.runtime.artifacts import atomic
+with atomic("results/toy.csv") as temporary:
+    pools = threadpoolctl.threadpool_info()
+    temporary.write_text(json.dumps([torch.get_num_threads(), *(p["num_threads"] for p in pools)]))
+"""
+VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@pytest.mark.parametrize("environment", [{}, dict.fromkeys(VARIABLES, "2")], ids=["bare", "two"])
+@pytest.mark.parametrize("first", ["", LOADED], ids=["loaded later", "loaded before"])
+def test_a_job_takes_the_threads_of_its_rule(tmp_path, environment, first):
+    done = run(tmp_path, COUNT, first=first, **environment)
+    assert done.returncode == 0, done.stderr
+    threads = json.loads((tmp_path / "results/toy.csv").read_text())
+    assert len(threads) >= 3 and set(threads) == {1}
+
+
+# Page faults of a loop that takes and frees 16 MiB and one block of 64, as searches do.
+LOOP = """
+import resource, sys
+import numpy as np
+from gradleak.runtime.malloc import keep_freed_memory
+taken = keep_freed_memory() if sys.argv[1] == "keep" else True
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(50):
+    parts = [np.ones(2**18) for _ in range(8)] + [np.ones(2**23)]
+    del parts
+print(taken, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_freed_memory_is_not_taken_from_the_system_again_where_glibc_has_a_setting():
+    done = [conftest.run(sys.executable, "-c", LOOP, how, check=True) for how in ("keep", "return")]
+    (taken, kept), (_, returned) = (one.stdout.split() for one in done)
+    assert taken == str(platform.libc_ver()[0] == "glibc")
+    assert taken == "False" or int(kept) < int(returned) / 5
+
+
+def test_every_job_keeps_it(monkeypatch):
+    called = []
+    monkeypatch.setattr(job, "keep_freed_memory", lambda: called.append(True))
+    monkeypatch.setattr(job.job_records, "write", lambda given: None)
+    monkeypatch.setattr(job, "_limit_threads", lambda threads: None)  # those of this process
+    with job.job(SimpleNamespace(input=[], log=[], threads=1)):
+        assert called
