@@ -18,7 +18,6 @@ def untrained(network, seed=0):
 
 
 def tensors(network, seed=0):
-    """Weights under torchvision's names."""
     return untrained(network, seed).state_dict(prefix=backbones.PREFIX)
 
 

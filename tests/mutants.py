@@ -25,11 +25,10 @@ PACKAGE = Path("src/gradleak")
 FOLDERS = ("claims", "operators", "attacks", "analysis/copa_index.py")
 # Files whose tests run this code in their own process; those of the pipeline start others.
 TESTS = """
-answers attacks auditing_structure branches capture claims claims_config
-claims_fedkl claims_forms claims_input claims_mkor claims_rgap
-contracts gauss_newton ggl grnn locked_attacks matching mkor mkor_measures mkor_servers
-operators optimisation_attacks perceptual propositions rank_analysis rank_identity rgap
-rgap_resnets security structure
+answers attacks auditing_structure branches capture claims claims_config claims_fedkl claims_forms
+claims_input claims_mkor claims_rgap contracts gauss_newton ggl grnn locked_attacks matching mkor
+mkor_measures mkor_servers operators optimisation_attacks perceptual propositions rank_analysis
+rank_identity rgap rgap_resnets security structure
 """
 QUIET = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-m", "not slow"]
 # Seconds of tests that a change is held against, as they took unchanged, and of processor time that

@@ -122,7 +122,6 @@ def assert_same_bytes(built, fresh, snakemake, targets, monkeypatch):
 
 
 def whole(path=ROOT / "config.yaml"):
-    """Keys of config.yaml and of the files that it includes, to change and to write back."""
     return yaml_checks.with_included(yaml_checks.read(path))[0]
 
 

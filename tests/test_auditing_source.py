@@ -94,15 +94,15 @@ def test_a_person_can_stop_a_factory_and_torchvision_lacks_some_names(file):
 def test_a_file_that_does_not_import_is_one_sentence(tmp_path):
     with refused("does not exist"):
         from_file(str(tmp_path / "bad.py"), "build", {}, 0)
-    for k, (content, part) in enumerate((
-        ("import sys\nsys.exit(4)\n", "line 2: it ends Python with sys.exit"),
-        ("import nothing_like_it\n", "line 1: No module named 'nothing_like_it'"),
-        ("x = 1\ndef build(:\n", "line 2: invalid syntax"),
-        ("\n\nraise RuntimeError('boom')\n", "line 3: boom"),
-    )):  # fmt: skip
-        (tmp_path / f"bad{k}.py").write_text(content)
+    for name, content, part in (
+        ("a.py", "import sys\nsys.exit(4)\n", "line 2: it ends Python with sys.exit"),
+        ("b.py", "import nothing_like_it\n", "line 1: No module named 'nothing_like_it'"),
+        ("c.py", "x = 1\ndef build(:\n", "line 2: invalid syntax"),
+        ("d.py", "\n\nraise RuntimeError('boom')\n", "line 3: boom"),
+    ):
+        (tmp_path / name).write_text(content)
         with refused("cannot be imported", part):
-            from_file(str(tmp_path / f"bad{k}.py"), "build", {}, 0)
+            from_file(str(tmp_path / name), "build", {}, 0)
 
 
 def net():

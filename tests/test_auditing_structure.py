@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import audited
-from audited import Net, made
+from audited import Net, made, refused
 from gradleak.analysis.copa_index import structural_index
 from gradleak.analysis.rank_analysis import network_index
 from gradleak.errors import NotApplicable
@@ -174,7 +174,7 @@ def test_unreadable_layers_stand_in_the_table_with_their_reason():
 
 
 def test_projections_are_counted_with_the_layer_that_their_skip_ends_at():
-    found, _ = analysed(audited.normed(), (3, 16, 16))
+    found, _ = analysed(audited.normed(), (3, 8, 8))
     projection = row(found, "skip")
     assert projection.index is None and projection.rank is not None
     assert "skip ends" in projection.note
@@ -232,3 +232,8 @@ def test_a_head_that_is_not_used_gives_no_input_away():
     head, unused = row(found, "head"), row(found, "unused")
     assert (head.rank, head.rank_kind) == (16, "exact")
     assert (unused.rank, unused.rank_kind) == (3, "at most") and "dJ/dZ is 0" in unused.note
+
+
+def test_a_norm_without_anything_to_normalise_is_one_sentence():
+    with refused(match=r"one value a channel .* mode: evaluation"):
+        analysed(audited.resnet18(), (3, 32, 32))

@@ -176,7 +176,6 @@ def test_ggl_searches_it(weights, tmp_path):
 def test_a_missing_file_is_named_with_where_to_get_it(tmp_path):
     with refused("none.bin is missing", biggan.PUBLISHED, "set generators: NAME: weights"):
         made("none.bin", tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 KEY, BIAS = "generator.layers.1.bn_2.running_vars", "generator.layers.4.conv_0.bias"

@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+from unittest.mock import Mock
 
 import pytest
 
@@ -69,11 +70,9 @@ def test_nothing_is_removed_outside_of_results(folder, where):
 
 
 def test_a_file_that_cannot_be_removed_is_named_and_the_sum_told(folder, monkeypatch):
-    def refuse(path):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    write(folder / "results/a/x.safetensors")
-    monkeypatch.setattr(cleanup.Path, "unlink", refuse)
+    path = write(folder / "results/a/x.safetensors")
+    denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    monkeypatch.setattr(cleanup.Path, "unlink", Mock(side_effect=denied))
     with pytest.raises(ArtifactError, match=r"Cannot remove .*x\.safetensors: Permission denied; "):
         cleanup.remove(["results/a"])
     rows = [("a", 3, 2_540_000_000), ("b", 0, 0), ("c", 1, 1200)]
