@@ -5,7 +5,7 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -42,7 +42,6 @@ def large():
 
 
 def singular_values(matrix):
-    """Those that are not 0 but for rounding."""
     values = np.linalg.svd(matrix, compute_uv=False)
     return values[values > 1e-11 * values[0]]
 
@@ -201,6 +200,7 @@ def test_small_gradients_correct_the_errors_of_z_in_balance():
 
 @pytest.mark.parametrize("size", [nullcontext, large])
 @given(MANY, SEEDS, st.booleans(), st.sampled_from([1.0, 1e-4]))
+@example(ConvShape(2, 3, (1, 4), (1, 1), (1, 1), (4, 2)), 126, False, 1.0)
 @settings(max_examples=80, deadline=None)
 def test_rank_matches_singular_values_and_the_structural_rank(size, shape, seed, masked, scale):
     with size():
