@@ -85,7 +85,8 @@ class NormalFactor:
 
     `damping` is `DAMPING` times the largest diagonal entry of N, more only if N is too far from
     positive semidefinite by rounding. `suspects` counts the pivots below `SUSPECT` times the
-    damping: about the dimension of the null space, or more.
+    damping: about the dimension of the null space, less where a null vector's last entries are
+    small.
     """
 
     def __init__(self, matrix: np.ndarray) -> None:
