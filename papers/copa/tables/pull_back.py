@@ -21,12 +21,8 @@ COLUMNS = [
     *("appendix_b", "algorithm_1", "constraints", "difference", "residual", "rejected"),
     *("projector", "images", "scale"),
 ]
-FIRST, DEFINED, FULL, DEFICIENT = (
-    "first layer",
-    "rank = columns < rows",
-    "rank = rows",
-    "rank-deficient",
-)
+FIRST, DEFINED = "first layer", "rank = columns < rows"
+FULL, DEFICIENT = "rank = rows", "rank-deficient"
 RANDOM = 4  # vectors Z that satisfy no constraint
 
 
@@ -106,25 +102,26 @@ def equations(rank: int, rows: int, columns: int) -> Row:
     case = DEFINED if defined else FULL if rank == rows else DEFICIENT
     printed = 5 if rank < rows else 7  # |X| of the next layer is the number of rows
     head: Row = {"rows": rows, "columns": columns, "rank": rank, "case": case}
-    return head | {"defined": int(defined), "appendix_b": 7 if defined else 5} | {
-        "algorithm_1": printed
-    }
+    chosen = {"appendix_b": 7 if defined else 5, "algorithm_1": printed}
+    return {**head, "defined": int(defined), **chosen}
 
 
 def layer_rows(chain: Chain, weights: dict[str, np.ndarray], images: np.ndarray) -> Iterator[Row]:
     """One row for each convolution of `chain`; `images` are (k, C, H, W)."""
-    x, found = images.reshape(len(images), -1).T, None
+    x, before = images.reshape(len(images), -1).T, None
     for position, layer in enumerate(chain.convolutions, 1):
         head: Row = {"model": chain.name, "layer": layer.name, "position": position}
-        if found is None:
+        if before is None:
             yield head | {"case": FIRST, "defined": 0, "appendix_b": 6, "algorithm_1": 6}
         else:
-            yield head | equations(found.rank, *found.convolution.shape) | measured(found, z)
+            sizes = before[0].rank, *before[0].convolution.shape
+            yield head | equations(*sizes) | measured(*before)
         weight = weights[f"{layer.name}.weight"].astype(np.float64)
         if layer is chain.convolutions[-1]:
             return
         found = _of(weight.tobytes(), layer.shape)
         z = found.convolution.apply(x)
+        before = found, z
         bias = np.repeat(weights[f"{layer.name}.bias"], layer.shape.positions) if layer.bias else 0
         x = layer.activation.forward((z.T + bias).T)
 
