@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
             write(given.folder, judged)
         names = FILES.values()
         files = [path for name in names for path in sorted(given.folder.glob(f"*/{name}"))]
-        before = pd.concat(map(read_csv, files)).set_index("id")["verdict"]
+        before = pd.concat(map(tally.read, files)).set_index("id")["verdict"]
     except GradleakError as error:
         print(error, file=sys.stderr)
         return 2
