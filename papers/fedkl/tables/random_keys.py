@@ -97,8 +97,8 @@ def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
     ``data``, model files ``locked``, and ``clients``, the folder of their private parts. `case` has
     the columns ``images`` and ``scale``.
 
-    All are of the round that is kept, the one of the best mean validation accuracy; `fedkl_accuracy`
-    has each client's best round. ``accuracy`` (percent) and ``loss`` (cross-entropy) are of test
+    All are of the round that is kept, the one of the best mean validation accuracy, whereas
+    ``fedkl_accuracy`` has each client's best round. ``accuracy`` (percent) and ``loss`` (cross-entropy) are of test
     images: means over clients, or over `n` draws of key and lock. ``gap`` is the accuracy of the
     mean over clients minus that of the reading. ``error`` of an accuracy is half of Wilson's 95 %
     interval over z, and with several draws the standard error of their mean in quadrature with it;
@@ -142,6 +142,7 @@ class Judge:
 
     @torch.no_grad()
     def __call__(self, own: Arrays) -> Result:
+        """Return loss and accuracy under keys and lock weights."""
         there = self._module.state_dict()
         for name, value in own.items():
             there[name].copy_(torch.from_numpy(value))

@@ -12,7 +12,7 @@ def draw_lock(chain: Chain, generator: np.random.Generator) -> dict[str, np.ndar
     That is the distribution of `gradleak.models.initial.initial_weights`. Whoever draws with
     another generator than the server's has a lock that is independent of any client's.
     """
-    drawn = {}
+    drawn: dict[str, np.ndarray] = {}
     for layer in chain.locked:
         limit = 1.0 / np.sqrt(layer.lock.key)
         for name in names_of(layer.name).values():

@@ -66,6 +66,4 @@ class GrnnFreshLock(FreshLock, Grnn):
 class InvertingFreshLock(FreshLock, InvertingGradients):
     """Inverting Gradients under lock weights of the attacker's own."""
 
-    method: Literal["inverting_gradients_fresh_lock"] = (  # type: ignore[assignment]
-        "inverting_gradients_fresh_lock"
-    )
+    method: Literal["inverting_fresh_lock"] = "inverting_fresh_lock"  # type: ignore[assignment]
