@@ -98,11 +98,11 @@ def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
     the columns ``images`` and ``scale``.
 
     All are of the round that is kept, the one of the best mean validation accuracy, whereas
-    ``fedkl_accuracy`` has each client's best round. ``accuracy`` (percent) and ``loss`` (cross-entropy) are of test
-    images: means over clients, or over `n` draws of key and lock. ``gap`` is the accuracy of the
-    mean over clients minus that of the reading. ``error`` of an accuracy is half of Wilson's 95 %
-    interval over z, and with several draws the standard error of their mean in quadrature with it;
-    ``low`` and ``high`` follow from it. The first seed is used.
+    ``fedkl_accuracy`` has each client's best round. ``accuracy`` (percent) and ``loss``
+    (cross-entropy) are of test images: means over clients, or over `n` draws of key and lock.
+    ``gap`` is the accuracy of the mean over clients minus that of the reading. ``error`` of an
+    accuracy is half of Wilson's 95 % interval over z, and with several draws the standard error of
+    their mean in quadrature with it; ``low`` and ``high`` follow from it. The first seed is used.
     """
     paths = (files[key] for key in ("data", "locked", "clients"))
     each = zip(words["cases"], *paths, strict=True)
