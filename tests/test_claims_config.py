@@ -23,6 +23,7 @@ from gradleak.scoring.metrics.image import AT_TWIN, INVISIBLE
 from papers.fedkl.distributions import COLUMNS as FIG4
 from papers.fedkl.tables.accuracy import COLUMNS as ACCURACY
 from papers.fedkl.tables.parameters import COLUMNS as PARAMETERS
+from papers.fedkl.tables.random_keys import COLUMNS as RANDOM_KEYS
 from papers.mkor.inconspicuous import COLUMNS as INCONSPICUOUS
 from papers.mkor.tables.pruned import COLUMNS as PRUNED
 from pipeline_trees import whole
@@ -63,6 +64,7 @@ TIDY = {
     "mkor_soteria_cost": ["model", "features", "passes", "gradient_passes"],
     "fedkl_accuracy": ACCURACY,
     "fedkl_parameters": PARAMETERS,
+    "fedkl_random_keys": RANDOM_KEYS,
     "fedkl_propositions": TABLES,
     "fedkl_fig4": FIG4,
 }
