@@ -166,7 +166,7 @@ def test_the_better_attack_can_be_refuted_by_the_paper():
     query = either.query.model_copy(update={"where": where})
     wrong = contradictions(either.model_copy(update={"query": query}))
     assert [text.rpartition(": ")[2] for text in wrong] == ["0.0382", "0.0483"]
-    assert len(contradictions(alone.model_copy(update={"reading": "paper"}))) == 2
+    assert len(contradictions(alone.model_copy(update={"whose": "paper"}))) == 2
 
 
 def test_explanations_stand_beside_failures_of_the_recorded_run_only(evidence, tmp_path):

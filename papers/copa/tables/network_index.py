@@ -97,7 +97,7 @@ def _summary_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Row]:
             for index in [None, *sorted(set(of_attack["index"]))]:
                 chosen = of_attack if index is None else of_attack[of_attack["index"] == index]
                 value = chosen.groupby("network")["value"].median().reindex(group.index)
-                rho, low, high = spearman(group["c"].to_numpy(), value.to_numpy(), LEVEL)
+                rho, low, high, _ = spearman(group["c"].to_numpy(), value.to_numpy(), LEVEL)
                 head = {"row": words, "column": attack, "image": "all"}
                 if index is not None:
                     head |= {"row": f"{words}, image {index}", "image": str(index)}

@@ -1,5 +1,6 @@
 """Evaluate all claims of a file, by our results and by the paper's own tables."""
 
+import math
 from dataclasses import replace
 
 import pandas as pd
@@ -7,13 +8,30 @@ import pandas as pd
 from gradleak.claims.evidence import Evidence
 from gradleak.claims.forms import Column, Runs
 from gradleak.claims.load import Explanations
-from gradleak.claims.model import Claim, Claims
-from gradleak.claims.outcome import NOT_JUDGED, REFUTED, NotJudged, Outcome
+from gradleak.claims.model import DEFINITION, Claim, Claims
+from gradleak.claims.outcome import (
+    BY_DEFINITION,
+    DIFFERS,
+    NOT_JUDGED,
+    NOT_TOLD_APART,
+    REFUTED,
+    REPRODUCED,
+    NotJudged,
+    Outcome,
+    joined,
+)  # fmt: skip
+from gradleak.claims.power import closeness
 from gradleak.claims.printed import Printed, column_key, texts
+from gradleak.claims.statement import Tolerance
+from gradleak.claims.statistics import adjusted
 
-OF_CLAIM = ["id", "paper", "locator", "kind", "statement", "paper_value"]
+OF_CLAIM = ["id", "paper", "whose", "locator", "kind", "statement", "paper_value"]
 OF_OUTCOME = ["ours", "low", "high", "n", "n_ok"]
-COLUMNS = [*OF_CLAIM, *OF_OUTCOME, "images", "scale", "verdict", "reason", "explanation"]
+COLUMNS = [
+    *OF_CLAIM, *OF_OUTCOME, "window", "closeness", "p", "holm", "images", "scale", "verdict",
+    "reason", "evidence", "explanation",
+]  # fmt: skip
+TESTED = (REPRODUCED, DIFFERS, NOT_TOLD_APART)
 SCALES = ("smoke", "laptop", "paper")
 # Printed numbers correspond to runs: each image has one.
 PLACE = {"model": "", "seed": "0", "batch": "0", "index": "", "answer": "0"}
@@ -72,9 +90,10 @@ class Judge:
             outcome = claim.query.judge(claim, tolerance, evidence)
         except NotJudged as reason:
             outcome = Outcome(NOT_JUDGED, str(reason))
-        unmet = self._unmet(claim)
+        unmet = self._unmet(claim) or _nothing(claim, outcome)
         if unmet and outcome.verdict and outcome.verdict != NOT_JUDGED:
             outcome = replace(outcome, verdict=NOT_JUDGED, reason=unmet)
+        outcome = _of_kind(claim, outcome)
         against = self.contradictions(claim)
         if not against:
             return outcome
@@ -87,7 +106,8 @@ class Judge:
         if claim.needs.images == "real" and self.images != "real":
             return "data: the paper's value depends on its images, and these are the embedded ones"
         if SCALES.index(self.scale) < SCALES.index(claim.needs.scale):
-            return f"scale: needs at least {claim.needs.scale}, this is {self.scale}"
+            words = f"scale: needs at least {claim.needs.scale}, this is {self.scale}"
+            return words + (f": {claim.needs.why}" if claim.needs.why else "")
         return ""
 
     def contradictions(self, claim: Claim) -> tuple[str, ...]:
@@ -95,7 +115,7 @@ class Judge:
 
         Our stricter readings, and sentences about runs outside the tables, are never contradicted.
         """
-        if claim.reading == "ours":
+        if claim.whose == "ours":
             return ()
         if claim.contradicted_by:
             return (claim.contradicted_by,)
@@ -103,6 +123,48 @@ class Judge:
             return ()
         tolerance = self.claims.tolerances[claim.tolerance]
         return claim.query.judge(claim, tolerance, self.printed).against
+
+
+def _nothing(claim: Claim, outcome: Outcome) -> str:
+    """Say that neither the paper nor we found anything, so that agreement says nothing."""
+    for limit in claim.nothing:
+        if claim.paper_value is None or not limit.includes(claim.value):
+            continue
+        if math.isnan(outcome.ours) or limit.includes(outcome.ours):
+            return f"nothing: neither the paper's search nor ours found anything; {limit.reason}"
+    return ""
+
+
+def _of_kind(claim: Claim, outcome: Outcome) -> Outcome:
+    """Verdict by kind: a definition that holds is one, and a single run reproduces no value."""
+    if outcome.verdict != REPRODUCED:
+        return outcome
+    if claim.kind == DEFINITION:
+        return replace(outcome, verdict=BY_DEFINITION)
+    if claim.kind == "value" and outcome.n == 1:
+        alone = joined("too wide: a single value has no spread", outcome.reason)
+        return replace(outcome, verdict=NOT_JUDGED, reason=alone)
+    return outcome
+
+
+def _row(claim: Claim, outcome: Outcome, tolerance: Tolerance) -> dict[str, object]:
+    """Columns of claims.csv that need no other claim."""
+    query = claim.query
+    metric = str(getattr(query, "metric", None) or getattr(query, "column", ""))
+    near = closeness(claim, outcome.ours, metric) if claim.whose == "paper" else ""
+    row = {key: getattr(claim, key) for key in OF_CLAIM}
+    row |= {key: getattr(outcome, key) for key in OF_OUTCOME}
+    row |= {"window": outcome.window or query.window(claim, tolerance), "closeness": near}
+    # Of the side that the verdict is on; the smaller where it is on none.
+    row |= {"p": min(outcome.p, outcome.p_against) if outcome.verdict in TESTED else math.nan}
+    return row | {"evidence": ", ".join(query.found_in())}
+
+
+def _with_holm(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add Holm's p-values, over all tests of the paper's claims and over those of ours."""
+    for _, own in frame[frame["p"].notna()].groupby("whose"):
+        frame.loc[own.index, "holm"] = adjusted(own["p"].to_numpy())
+    return frame
 
 
 def evaluate(
@@ -114,18 +176,23 @@ def evaluate(
 ) -> pd.DataFrame:
     """Judge every number and sentence of a claims file: one row each, in the file's order.
 
+    ``whose`` tells the paper's own claims from ours. ``p`` is the p-value of a test in the
+    direction of its verdict and ``holm`` the same, adjusted for the number of tests. ``window`` is
+    what would have agreed, ``closeness`` how near our number is, ``evidence`` what was read.
+
     Missing results make claims "not judged", with the reason. `images` is ``embedded`` or ``real``,
     `scale` is ``smoke``, ``laptop`` or ``paper``. `explanations` are shown for claims that failed
     in the run they were written for, or in any run if so marked. Raises `ArtifactError` if the
     evidence is malformed.
     """
     judge, rows = Judge(claims, evidence, images, scale), []
-    for claim in claims.numbers():
+    for claim in claims.judged():
         outcome = judge(claim)
         verdict = outcome.verdict
         why = explanations.text(claim.id, verdict, images, scale) if explanations else ""
-        ours = (getattr(outcome, key) for key in OF_OUTCOME)
-        said = (getattr(claim, key) for key in OF_CLAIM)
-        rows.append([*said, *ours, images, scale, verdict, outcome.reason, why])
+        row = _row(claim, outcome, claims.tolerances[claim.tolerance])
+        row |= {"images": images, "scale": scale, "verdict": verdict, "reason": outcome.reason}
+        rows.append({**row, "explanation": why})
     frame = pd.DataFrame(rows, columns=COLUMNS)
-    return frame.astype({"paper_value": float, "n": "Int64", "n_ok": "Int64"})
+    frame = frame.astype({"paper_value": float, "p": float, "holm": float})
+    return _with_holm(frame.astype({"n": "Int64", "n_ok": "Int64"}))

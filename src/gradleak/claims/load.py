@@ -11,13 +11,13 @@ from typing import Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, Field, ValidationError
 
-from gradleak.claims.model import Case, Claim, Claims, Needs
-from gradleak.claims.outcome import DIFFERS, EXCEEDS, REFUTED
+from gradleak.claims.model import DEFINITION, Case, Claim, Claims, Needs, Nothing
+from gradleak.claims.outcome import DIFFERS, EXCEEDS, NOT_TOLD_APART, REFUTED
 from gradleak.claims.statement import Answers, Closed, Tolerance, Where
 from gradleak.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
-EXPLAINED = (DIFFERS, EXCEEDS, REFUTED)
+EXPLAINED = (DIFFERS, EXCEEDS, NOT_TOLD_APART, REFUTED)
 REMEDIES = {"extra_forbidden": "remove the key or correct its name", "missing": "add the key"}
 # A printed number, optionally with a value after ±.
 PRINTED = re.compile(r"([+-]?\d+(?:\.(\d+))?(?:e([+-]?\d+))?)(?: ± (\d+(?:\.\d+)?(?:e[+-]?\d+)?))?")
@@ -33,6 +33,7 @@ class GridColumn(Closed):
     decimals: int | None = None
     query: dict[str, Any]
     like: str | None = None  # ours alone, beside the values of that column
+    repeats: str | None = None  # the same runs' number as that column's, in another unit
     kind: str | None = None  # default: the grid's
     needs: Needs | None = None  # default: the grid's
 
@@ -52,6 +53,7 @@ class GridRow(Closed):
     answers: Answers | None = None  # added to the queries
     tolerance: str | None = None  # replaces the columns' own, as `needs` does
     needs: Needs | None = None
+    nothing: list[Nothing] | None = None  # replaces the grid's
     elsewhere: str | None = None  # reason why none of its cells is judged
 
     def of(self, columns: list[GridColumn]) -> list[GridColumn]:
@@ -68,6 +70,9 @@ class Grid(Closed):
     kind: str
     statement: str
     needs: Needs = Needs()
+    nothing: list[Nothing] = Field(default_factory=list)
+    # Cells row.column of kind definition; * matches any characters.
+    definitions: list[str] = Field(default_factory=list)
     columns: list[GridColumn] = Field(min_length=1)
     exceptions: dict[str, list[str]] = Field(default_factory=dict)
     rows: list[GridRow] = Field(min_length=1)
@@ -141,6 +146,7 @@ def _loop(path: Path, entry: dict[str, Any], lists: dict[str, list[Any]]) -> Ite
 
 def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
     where = f"{path}: grid '{grid.id}'"
+    unused = set(grid.definitions)
     tolerances = {cell: name for name, cells in grid.exceptions.items() for cell in cells}
     values = _values(where, grid)
     for row in grid.rows:
@@ -155,18 +161,27 @@ def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
                 query = {"form": "elsewhere", "reason": row.elsewhere}
             said = grid.statement.format(value=number.pop("text"), **cell)
             ours = row.like is not None or column.like is not None
+            definitions = [one for one in grid.definitions if fnmatchcase(name, one)]
+            unused.difference_update(definitions)
+            nothing = [*(grid.nothing if row.nothing is None else row.nothing)]
             yield {
                 "id": f"{grid.id}.{name}",
                 "locator": grid.locator,
                 **number,
-                "kind": column.kind or grid.kind,
+                "kind": DEFINITION if definitions else column.kind or grid.kind,
                 "statement": f"Ours beside the paper's number: {said}" if ours else said,
                 "query": query,
                 "tolerance": tolerances.pop(name, row.tolerance or column.tolerance),
                 "needs": (row.needs or column.needs or grid.needs).model_dump(),
-                "reading": "ours" if ours else "paper",
+                "whose": "ours" if ours else "paper",
+                "repeats": column.repeats or "",
+                "nothing": [one.model_dump() for one in nothing if one.metric == column.metric],
                 "cell": {"grid": grid.id, "table": grid.table, **cell},
             }
+    if unused:
+        raise ConfigError(
+            f"{where}, key 'definitions': '{min(unused)}' matches no cell; write row.column."
+        )
     if tolerances:
         raise ConfigError(
             f"{where}, key 'exceptions': '{next(iter(tolerances))}' is no cell; write row.column."
@@ -188,11 +203,16 @@ def _values(where: str, grid: Grid) -> dict[tuple[str, str], float | str]:
             )
         out |= {(row.id, c.id): value for c, value in zip(columns, row.values, strict=True)}
     unknown = {row.like for row in grid.rows if row.like} - {row for row, _ in out}
-    unknown |= {c.like for c in grid.columns if c.like} - {column.id for column in theirs}
+    named = {column.id for column in theirs}
+    unknown |= {c.like for c in grid.columns if c.like} - named
     if unknown:
         raise ConfigError(
             f"{where}, key 'like': '{min(unknown)}' is no row or column with values of the "
             f"paper's; correct it."
+        )
+    if unknown := {c.repeats for c in grid.columns if c.repeats} - named:
+        raise ConfigError(
+            f"{where}, key 'repeats': '{min(unknown)}' is no column of the paper's; correct it."
         )
     return out
 
@@ -238,13 +258,22 @@ def load(path: str | Path) -> Claims:
     return parsed(source, Claims, {**head, "tolerances": file.tolerances, "claims": claims})
 
 
+class Row(Closed):
+    """A row of a recorded table that an explanation rests on, and what it has there."""
+
+    file: str  # in docs/results
+    where: Where  # columns that select one row
+    shows: dict[str, float | str]  # columns with their values, rounded to the digits given
+
+
 class Explanation(Closed):
     """Explanation of why some claims fail, one or a group."""
 
     of: Literal["any"] | None = None  # of every run, without numbers of one
     claims: list[str] = Field(min_length=1)  # ids, in which * matches any characters
     text: str = Field(min_length=1)
-    evidence: list[str] = Field(min_length=1)  # pages and tables of the repository
+    # Pages (page.md or page.md#heading), tests (file.py::name) and rows of recorded tables.
+    evidence: list[str | Row] = Field(min_length=1)
 
 
 class ExplanationsFile(Closed):

@@ -17,6 +17,11 @@ LOGARITHMIC = (
     *("mse", "rmse_255", "mse_twin", "twin_error", "objective", "evaluations"),
     *("condition", "condition_padding"),
 )
+# Scores of which 0 says that there is nothing alike, or nothing different.
+OF_LIKENESS = (
+    *("ssim", "ssim_gauss", "ssim_255", "r2", "lpips", "lpips_alex", "lpips_squeeze"),
+    *("lpips_vgg", "lpips_alex_255", "lpips_vgg_255"),
+)
 # Metrics with a value per image; all others have one per batch.
 OF_IMAGES = (
     *PEAKS,
@@ -103,6 +108,11 @@ def label(name: str, otherwise: str = "") -> str:
         if name == f"{start}{inner}{end}" and inner in LABELS:
             return words.format(LABELS[inner])
     return otherwise
+
+
+def may_be_zero(metric: str) -> bool:
+    """True for scores such as SSIM, whose 0 is a value like others, so that factors say nothing."""
+    return metric in OF_LIKENESS
 
 
 def worst(metric: str) -> float:

@@ -2,10 +2,13 @@
 
 from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from gradleak.claims.forms import Column, Query, Runs
 from gradleak.claims.statement import Closed, Statement, Tolerance
+
+# Kind of a claim that follows from sizes or settings alone.
+DEFINITION = "definition"
 
 
 class Needs(Closed):
@@ -13,6 +16,28 @@ class Needs(Closed):
 
     images: Literal["real"] | None = None
     scale: Literal["smoke", "laptop", "paper"] = "smoke"
+    why: str = ""  # what a smaller scale lacks
+
+
+class Nothing(Closed):
+    """A limit of a metric at which an attack found nothing: worse than that, or as bad."""
+
+    metric: str
+    at_most: float | None = None
+    at_least: float | None = None
+    reason: str = Field(min_length=1)  # where the limit comes from
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Self:
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError("at_most and at_least exclude each other; give one of them")
+        return self
+
+    def includes(self, value: float) -> bool:
+        """True if a value shows that nothing was found."""
+        if self.at_most is not None:
+            return value <= self.at_most
+        return self.at_least is not None and value >= self.at_least
 
 
 class Case(Closed):
@@ -25,23 +50,33 @@ class Case(Closed):
 class Claim(Statement):
     """A number or sentence of a paper, with its query and tolerance.
 
-    A claim with `reading` ``ours`` is stricter than the paper's sentence, or covers another of our
-    attacks beside the paper's number, so the paper's own table cannot refute it.
+    A claim with `whose` ``ours`` is stricter than the paper's sentence or adds to it, so that the
+    paper's own table cannot refute it. One of kind ``definition`` follows from sizes or settings
+    alone; that it holds is counted by itself.
     """
 
     paper: str
     locator: str
-    kind: Literal["value", "order", "exact"]
+    kind: Literal["value", "order", "exact", "definition"]
     query: Query
     tolerance: str
     needs: Needs = Needs()
     contradicted_by: str = ""  # place in the paper that says otherwise
+    # Where neither we nor the paper found anything.
+    nothing: list[Nothing] = Field(default_factory=list)
+    repeats: str = ""  # cell with the same runs' number in another unit, which is judged
     apart: bool = False  # about runs outside the paper's tables, which cannot refute it
 
     @property
-    def is_number(self) -> bool:
-        """True if the paper states it; a table's row of ours alone is not a claim of the paper."""
-        return self.cell is None or self.paper_value is not None or bool(self.printed)
+    def is_judged(self) -> bool:
+        """True for sentences, and for the paper's numbers that repeat no other.
+
+        Other cells only stand in a table: rows of ours alone or beside a number, and repetitions.
+        """
+        if self.cell is None:
+            return True
+        stated = self.paper_value is not None or bool(self.printed)
+        return stated and self.whose == "paper" and not self.repeats
 
 
 class Claims(Closed):
@@ -69,11 +104,11 @@ class Claims(Closed):
                     f"claim '{claim.id}': tolerance '{claim.tolerance}' has rule {rule}, but a "
                     f"query of form {claim.query.form} takes {', '.join(allowed)}; use one of these"
                 )
-            compared = isinstance(claim.query, Runs | Column) and claim.is_number
+            compared = isinstance(claim.query, Runs | Column) and claim.is_judged
             if compared and claim.paper_value is None and rule not in ("at_most", "at_least"):
                 raise ValueError(f"claim '{claim.id}': paper_value is missing; give it")
         return self
 
-    def numbers(self) -> list[Claim]:
-        """Claims that the paper makes, in the file's order."""
-        return [claim for claim in self.claims if claim.is_number]
+    def judged(self) -> list[Claim]:
+        """Claims with a verdict of their own, in the file's order."""
+        return [claim for claim in self.claims if claim.is_judged]

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 REPRODUCED = "reproduced"
 EXCEEDS = "exceeds"
 DIFFERS = "differs"
+NOT_TOLD_APART = "not told apart"
 REFUTED = "refuted"
+BY_DEFINITION = "by definition"
 NOT_JUDGED = "not judged"
-VERDICTS = (REPRODUCED, EXCEEDS, DIFFERS, REFUTED, NOT_JUDGED)
+VERDICTS = (*(REPRODUCED, EXCEEDS, DIFFERS, NOT_TOLD_APART, REFUTED, BY_DEFINITION, NOT_JUDGED),)
 
 
 class NotJudged(Exception):
@@ -31,11 +33,25 @@ class Outcome:
     n: int | None = None  # runs tried
     n_ok: int | None = None  # runs with a value
     against: tuple[str, ...] = ()  # printed numbers that contradict the claim, in words
+    # p-values of a test, that the sentence holds and that its opposite does.
+    p: float = math.nan
+    p_against: float = math.nan
+    window: str = ""  # which results of ours agree with the paper
 
 
 def holds(condition: bool) -> str:
     """Verdict on a sentence that either holds or does not."""
     return REPRODUCED if condition else DIFFERS
+
+
+def tested(p: float, p_against: float, alpha: float) -> str:
+    """Verdict of a test: the sentence holds, its opposite does, or the runs cannot tell.
+
+    `p` is that of the sentence, `p_against` that of its opposite.
+    """
+    if p < alpha:
+        return REPRODUCED
+    return DIFFERS if p_against < alpha else NOT_TOLD_APART
 
 
 def plainly(wrong: Iterable[str]) -> Outcome:

@@ -107,13 +107,13 @@ class Statement(Closed):
     decimals: int | None = None
     spread: float = Field(default=0.0, ge=0)  # printed after ±
     printed: str = ""  # number or words of a cell as printed
-    reading: Literal["paper", "ours"] = "paper"
+    whose: Literal["paper", "ours"] = "paper"
     cell: Cell | None = None
 
     @property
     def is_printed(self) -> bool:
         """True for the paper's numbers, False for ours beside them."""
-        return self.paper_value is not None and self.reading == "paper"
+        return self.paper_value is not None and self.whose == "paper"
 
     @property
     def value(self) -> float:

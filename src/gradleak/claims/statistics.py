@@ -54,6 +54,11 @@ def bootstrap_mean(values: np.ndarray, level: float = 0.95) -> tuple[float, floa
     return float(low), float(high)
 
 
+def norm_above(z: float) -> float:
+    """Probability that a standard normal lies above z."""
+    return float(stats.norm.sf(z))
+
+
 def z_value(level: float) -> float:
     """Half-width, in standard errors, of a normal interval with that coverage."""
     return float(stats.norm.ppf((1 + level) / 2))
@@ -68,7 +73,7 @@ def wilson(share: float, n: int, level: float = 0.95) -> tuple[float, float]:
 
 
 def p_below_zero(differences: Iterable[float]) -> float:
-    """One-sided p-value that paired differences lie below 0 (Wilcoxon's signed ranks).
+    """One-sided p-value for paired differences below 0 (Wilcoxon's signed ranks).
 
     1 if all differences are 0. Fewer than five differences cannot reach 0.05 and give NaN.
     """
@@ -89,20 +94,40 @@ def p_majority(successes: int, n: int) -> float:
 
 def spearman(
     x: np.ndarray, y: np.ndarray, level: float = 0.95, seed: int = 0
-) -> tuple[float, float, float]:
+) -> tuple[float, float, float, float]:
     """Spearman's correlation of `x` and `y` (n,) with its percentile bootstrap interval.
 
     A failed network is infinite and takes the last rank; ties share their mean rank. Returns rho,
-    low and high; NaN for fewer than four values or if one side is constant. Bootstrap samples in
-    which one is constant are left out.
+    low, high, and the share of samples that are not below 0 (the p-value of a negative
+    correlation; never 0 or 1). NaN for fewer than four values or if one side is constant.
+    Bootstrap samples in which one is constant are left out.
     """
     if len(x) < 4 or np.ptp(stats.rankdata(x)) == 0 or np.ptp(stats.rankdata(y)) == 0:
-        return math.nan, math.nan, math.nan
+        return math.nan, math.nan, math.nan, math.nan
     drawn = np.random.default_rng(seed).integers(len(x), size=(RESAMPLES, len(x)))
     rho = _row_correlations(x[None], y[None])[0]
     found = _row_correlations(x[drawn], y[drawn])
     low, high = np.nanquantile(found, [(1 - level) / 2, (1 + level) / 2])
-    return float(rho), float(low), float(high)
+    kept = found[~np.isnan(found)]
+    share = (np.count_nonzero(kept >= 0) + 1) / (kept.size + 2)
+    return float(rho), float(low), float(high), float(share)
+
+
+def p_mean_below(values: np.ndarray, limit: float) -> float:
+    """One-sided p-value for a mean below a limit (Student's t); 0 or 1 if all values are equal."""
+    gap, deviation = float(values.mean()) - limit, values.std(ddof=1)
+    if deviation == 0:
+        return float(gap >= 0)
+    return float(stats.t.cdf(gap / (deviation / math.sqrt(values.size)), values.size - 1))
+
+
+def adjusted(p_values: np.ndarray) -> np.ndarray:
+    """P-values adjusted for their number by Holm's method, in the order given."""
+    order = np.argsort(p_values, kind="stable")
+    steps = p_values[order] * np.arange(p_values.size, 0, -1)
+    out = np.empty_like(steps)
+    out[order] = np.minimum(1.0, np.maximum.accumulate(steps))
+    return out
 
 
 def _row_correlations(x: np.ndarray, y: np.ndarray) -> np.ndarray:

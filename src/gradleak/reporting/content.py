@@ -115,7 +115,7 @@ def _rows(frame: pd.DataFrame, name: str, claims: Claims, found: Mapping[str, Pa
     places: dict[tuple[str, str, str, bool], list[Claim]] = {}
     for claim in claims.claims:
         if claim.cell and claim.cell.table == name:
-            at = (claim.cell.row, claim.cell.column, claim.cell.metric, claim.is_number)
+            at = (claim.cell.row, claim.cell.column, claim.cell.metric, claim.is_judged)
             places.setdefault(at, []).append(claim)
     rows = []
     for row in frame.to_dict("records"):

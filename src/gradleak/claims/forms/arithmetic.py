@@ -42,6 +42,10 @@ class _OfPrinted(Form):
         words, ours, n, wrong = self._check(claim, tolerance, evidence)
         return Outcome(holds(not wrong), words, ours, n=n, n_ok=n, against=tuple(wrong))
 
+    def found_in(self) -> list[str]:
+        """See `Form.found_in`."""
+        return ["the paper"]
+
     @abstractmethod
     def _check(self, claim: Statement, tolerance: Tolerance, printed: Printed) -> Checked: ...
 

@@ -4,12 +4,14 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, get_args
 
+import numpy as np
 from pydantic import Field
 
 from gradleak.claims.evidence import Evidence
 from gradleak.claims.outcome import NotJudged, Outcome
-from gradleak.claims.statement import Closed, Rule, Statement, Tolerance
-from gradleak.claims.statistics import MIN_UNITS
+from gradleak.claims.power import allowed
+from gradleak.claims.statement import EVERY, Closed, Rule, Statement, Tolerance, Where, items
+from gradleak.claims.statistics import MIN_UNITS, p_below_zero
 
 # An interval from the smallest to the largest of our values.
 EXTREMES = "least and largest"
@@ -44,6 +46,18 @@ class Form(Closed):
         """Describe our number; empty if there is none."""
         return self.words
 
+    def window(self, claim: Statement, tolerance: Tolerance) -> str:
+        """Describe which results agree with a sentence: a test's level, or a limit."""
+        if tolerance.rule == "alpha":
+            return f"p < {tolerance.alpha:g}"
+        if tolerance.rule == "equivalence":
+            return f"± {tolerance.limit:g}, p < {tolerance.alpha:g}"
+        return allowed(claim, tolerance) if tolerance.rule in EVERY else ""
+
+    @abstractmethod
+    def found_in(self) -> list[str]:
+        """Name what the query reads: experiments, tables, or the paper's own numbers."""
+
     def interval(self, tolerance: Tolerance) -> str:
         """Describe the interval from low to high: `EXTREMES`, or its coverage and quantity."""
         return "95 %"
@@ -61,6 +75,11 @@ def enough(units: int, unit: str) -> None:
         raise NotJudged(f"scale: {few} cannot reach a p-value of 0.05, {MIN_UNITS} can")
 
 
+def both_sides(differences: np.ndarray) -> tuple[float, float]:
+    """One-sided p-values for paired differences below 0, and above."""
+    return p_below_zero(differences), p_below_zero(-differences)
+
+
 def counted(unit: str, units: int, seeds: Iterable[Any], batches: Iterable[Any] = ()) -> str:
     """Say, for a reason, how many units there are and what they share."""
     return f"{units} {UNITS[unit]}{shared(unit, units, seeds, batches)}"
@@ -73,6 +92,12 @@ def shared(unit: str, units: int, seeds: Iterable[Any], batches: Iterable[Any] =
     return words + (", one draw of the weights" if unit != "seed" and len(set(seeds)) == 1 else "")
 
 
+def experiments(*wheres: Where) -> list[str]:
+    """Name the experiments of selections of scores, each once; ``scores`` if none is named."""
+    found = [name for where in wheres for name in items(where.get("result", "scores"))]
+    return list(dict.fromkeys(found))
+
+
 class Elsewhere(Form):
     """A sentence measured in another file, which no deterministic table can contain."""
 
@@ -83,3 +108,7 @@ class Elsewhere(Form):
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
         """Leave it unjudged, with the given reason."""
         raise NotJudged(self.reason)
+
+    def found_in(self) -> list[str]:
+        """See `Form.found_in`."""
+        return []

@@ -1,21 +1,31 @@
 """Columns of our tables: values, order of two, estimates with an error; rank correlations."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
-from scipy import stats
 
 from gradleak.claims.evidence import Evidence
 from gradleak.claims.forms import runs
-from gradleak.claims.forms.base import Form
+from gradleak.claims.forms.base import Form, experiments
 from gradleak.claims.metrics import worst
-from gradleak.claims.outcome import NOT_JUDGED, NotJudged, Outcome, holds, joined, plainly
+from gradleak.claims.outcome import (
+    DIFFERS,
+    EXCEEDS,
+    NOT_JUDGED,
+    NotJudged,
+    Outcome,
+    holds,
+    joined,
+    plainly,
+    tested,
+)  # fmt: skip
 from gradleak.claims.printed import ERROR, Printed
 from gradleak.claims.statement import EVERY, Closed, Side, Statement, Tolerance, Where, describe
-from gradleak.claims.statistics import spearman
+from gradleak.claims.statistics import norm_above, spearman, z_value
 from gradleak.errors import ConfigError
 
 Sign = Literal["negative", "positive"]
@@ -39,11 +49,15 @@ class Column(Form, Side):
             return replace(made, verdict=NOT_JUDGED, reason="scale: one value has no interval")
         low, high = runs.interval(values, self.column, tolerance)
         made = replace(made, low=low, high=high)
-        if claim.paper_value is None:
-            return made
-        ok = runs.inside(claim, low, high)
-        words = f"the paper's value {'lies' if ok else 'does not lie'} in our interval"
-        return replace(made, verdict=holds(ok), reason=words)
+        made = runs.placed(made, claim, self.column, values, tolerance, "")
+        if made.verdict in (EXCEEDS, DIFFERS):  # a column has no better side
+            words = "the paper's value does not lie in our interval"
+            return replace(made, verdict=DIFFERS, reason=words)
+        return made
+
+    def found_in(self) -> list[str]:
+        """See `Form.found_in`."""
+        return [self.table]
 
     def interval(self, tolerance: Tolerance) -> str:
         """See `Form.interval`."""
@@ -88,6 +102,14 @@ class Columns(Form):
         words, least = f"{right} of {n} comparisons hold", min(gap for _, gap in gaps)
         return Outcome(holds(right == n), words, least, n=n, n_ok=n)
 
+    def found_in(self) -> list[str]:
+        """See `Form.found_in`."""
+        return _tables(self.comparisons)
+
+
+def _tables(pairs: Sequence[Less | Equal]) -> list[str]:
+    return list(dict.fromkeys(side.table for pair in pairs for _, side in pair))
+
 
 def _gap(pair: Less | Equal, evidence: Evidence) -> float:
     """Return how clearly a comparison holds, above 0 if it does."""
@@ -114,23 +136,28 @@ class Estimates(Form):
         """Judge comparisons of estimates; our number is the least clear difference.
 
         A comparison holds if the whole interval of its difference lies above the amount (0 under
-        rule ``alpha``), and fails if all of it lies below. Otherwise it is undecided: the claim is
-        not judged unless another comparison fails.
+        rule ``alpha``), and fails if all of it lies below. Otherwise it is not told apart, unless
+        another comparison fails.
         """
         amount = tolerance.limit
         pairs = [pair for pair in self.comparisons if _told(pair, evidence)]
         found = [_difference(pair, evidence, claim, tolerance.alpha) for pair in pairs]
-        failed = [pair for pair, (_, _, high) in zip(pairs, found, strict=True) if high < amount]
         if isinstance(evidence, Printed):
-            said = ((evidence.of(pair.more), evidence.of(pair.less)) for pair in failed)
+            wrong = (pair for pair, one in zip(pairs, found, strict=True) if one.high < amount)
+            said = ((evidence.of(pair.more), evidence.of(pair.less)) for pair in wrong)
             return plainly(f"{more.statement} {less.statement}" for more, less in said)
-        gap, low, high = min(found, key=lambda one: one[1])
-        right, n = sum(low > amount for _, low, _ in found), len(found)
-        verdict = holds(not failed) if failed or right == n else NOT_JUDGED
-        words = f"{right} of {n} comparisons hold beyond chance, {len(failed)} fail"
-        if verdict == NOT_JUDGED:
-            words = f"scale: not told apart: {gap:.2f} from {low:.2f} to {high:.2f}; {words}"
-        return Outcome(verdict, words, gap, low, high, n, n)
+        p, p_against = zip(*(one.p_values(amount) for one in found), strict=True)
+        right, n = sum(one < tolerance.alpha for one in p), len(found)
+        failed = sum(one < tolerance.alpha for one in p_against)
+        verdict = tested(max(p), min(p_against), tolerance.alpha)
+        words = f"{right} of {n} comparisons hold beyond chance, {failed} fail"
+        least = min(found, key=lambda one: one.low)
+        made = Outcome(verdict, words, least.gap, least.low, least.high, n, n)
+        return replace(made, p=max(p), p_against=min(p_against))
+
+    def found_in(self) -> list[str]:
+        """See `Form.found_in`."""
+        return _tables(self.comparisons)
 
     def ours(self, tolerance: Tolerance) -> str:
         """See `Form.ours`."""
@@ -138,14 +165,29 @@ class Estimates(Form):
         return f"least clear difference; above {amount} where the sentence holds"
 
 
-def _difference(
-    pair: Less, evidence: Evidence, claim: Statement, alpha: float
-) -> tuple[float, float, float]:
-    """`more` minus `less`, with the 1 − alpha interval of a difference of independent estimates."""
+class _Difference(NamedTuple):
+    """`more` minus `less`, with its interval and standard error."""
+
+    gap: float
+    low: float
+    high: float
+    error: float
+
+    def p_values(self, amount: float) -> tuple[float, float]:
+        """Two-sided p-value if the difference is above the amount, and if it is below; else 1."""
+        above = self.gap - amount
+        if not self.error:
+            return float(above <= 0), float(above >= 0)
+        z = above / self.error
+        return min(1.0, 2 * norm_above(z)), min(1.0, 2 * norm_above(-z))
+
+
+def _difference(pair: Less, evidence: Evidence, claim: Statement, alpha: float) -> _Difference:
+    """Difference of independent estimates, with its 1 − alpha interval."""
     less, more = (_estimate(side, evidence, claim) for side in (pair.less, pair.more))
-    half = float(stats.norm.ppf(1 - alpha / 2)) * math.hypot(less[1], more[1])
-    gap = more[0] - less[0]
-    return gap, gap - half, gap + half
+    error = math.hypot(less[1], more[1])
+    half, gap = z_value(1 - alpha) * error, more[0] - less[0]
+    return _Difference(gap, gap - half, gap + half, error)
 
 
 def _estimate(side: Side, evidence: Evidence, claim: Statement) -> tuple[float, float]:
@@ -164,12 +206,16 @@ def _signed(
     x: np.ndarray, y: np.ndarray, sign: Sign, alpha: float, over: str, n: int, n_ok: int
 ) -> Outcome:
     """Judge the sign of the correlation of x and y; its bootstrap interval must exclude 0."""
-    rho, low, high = spearman(x, y, 1 - alpha)
+    rho, low, high, below = spearman(x, y, 1 - alpha)
     if math.isnan(rho):
         raise NotJudged(f"scale: {x.size} {over} give no rank correlation")
-    ok = high < 0 if sign == "negative" else low > 0
-    words = f"Spearman's correlation over {x.size} {over}, bootstrap interval"
-    return Outcome(holds(ok), words, rho, low, high, n, n_ok)
+    # Two-sided, so that p < alpha where the interval excludes 0.
+    p, p_against = (min(1.0, 2 * share) for share in (below, 1 - below))
+    if sign == "positive":
+        p, p_against = p_against, p
+    words = f"Spearman's correlation over {x.size} {over}, bootstrap p = {p:.2g}"
+    made = Outcome(tested(p, p_against, alpha), words, rho, low, high, n, n_ok)
+    return replace(made, p=p, p_against=p_against)
 
 
 class Correlation(Form):
@@ -186,6 +232,10 @@ class Correlation(Form):
         """See `_signed`; a point is a network."""
         x, y, n_ok = evidence.networks(self.x, self.y)
         return _signed(x, y, self.sign, tolerance.alpha, "networks", int(x.size), n_ok)
+
+    def found_in(self) -> list[str]:
+        """See `Form.found_in`."""
+        return ["copa_index"]
 
 
 class Point(Closed):
@@ -225,3 +275,7 @@ class Trend(Form):
         both = np.array(xs), np.array(means)
         made = _signed(*both, self.sign, tolerance.alpha, "batches", n, n_ok)
         return replace(made, reason=joined(made.reason, lost))
+
+    def found_in(self) -> list[str]:
+        """See `Form.found_in`."""
+        return experiments(*({**self.where, **point.where} for point in self.points))

@@ -152,3 +152,7 @@ class Loss(Form):
         words = f"{'does not hold' if wrong else 'holds'} for {', '.join(wrong or self.losses)}"
         n = len(self.losses)
         return Outcome(holds(not wrong), words, number, n=n, n_ok=n)
+
+    def found_in(self) -> list[str]:
+        """See `Form.found_in`."""
+        return ["gradleak.models.losses"]

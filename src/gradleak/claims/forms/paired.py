@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Literal, Self
 
 import numpy as np
@@ -13,10 +14,10 @@ from gradleak.claims import metrics
 from gradleak.claims.evidence import Evidence
 from gradleak.claims.forms import base
 from gradleak.claims.forms.base import Form, Unit
-from gradleak.claims.outcome import DIFFERS, NotJudged, Outcome, failed, holds, joined, plainly
+from gradleak.claims.outcome import DIFFERS, NotJudged, Outcome, failed, joined, plainly, tested
 from gradleak.claims.printed import Printed
 from gradleak.claims.statement import Answers, Closed, Statement, Tolerance, Where, describe
-from gradleak.claims.statistics import FAILED_LOG, interval_of_mean, p_below_zero, p_majority
+from gradleak.claims.statistics import FAILED_LOG, interval_of_mean, p_majority, p_mean_below
 
 RUN = ["seed", "batch", "index"]
 
@@ -99,6 +100,9 @@ class _Paired(Form):
         selected: Selected = evidence.selections[key]
         return selected
 
+    def _experiments(self, *wheres: Where) -> list[str]:
+        return base.experiments(*({**self.where, **where} for where in wheres))
+
 
 class Better(Closed):
     """`better` beats `than`; several models on one side are averaged per seed and image."""
@@ -129,7 +133,7 @@ class Compare(_Paired):
         if isinstance(evidence, Printed):
             worse = (_texts(a, b, (a.cost - b.cost).dropna() > 0) for a, b in pairs)
             return plainly(itertools.chain.from_iterable(worse))
-        results: list[tuple[float, float, np.ndarray]] = []
+        results: list[tuple[float, float, float, np.ndarray]] = []
         common: list[pd.Index] = []
         n = n_ok = 0
         for one, other in pairs:
@@ -137,15 +141,21 @@ class Compare(_Paired):
             common.append(_common([one, other]))
             first, second = one.cost[common[-1]], other.cost[common[-1]]
             units = _by_unit((first - second).where(first < FAILED_LOG, FAILED_LOG), self.unit)
-            results.append((p_below_zero(units), float(units.mean()), units))
-        p, _, units = max(results, key=lambda result: result[:2])
+            results.append((*base.both_sides(units), float(units.mean()), units))
+        p, _, _, units = max(results, key=lambda result: (result[0], result[2]))
+        p_against = min(result[1] for result in results)
         ours, low, high = (_power(value, self.metric) for value in _interval(units))
         every = _shares(common[0].append(common[1:]))
         words = f"p = {p:.2g} over {base.counted(self.unit, units.size, *every)}"
         if len(results) > 1:
             words += f", the largest of {len(results)} comparisons"
         words = joined(words, failed(n, n_ok, " and count as worst"))
-        return Outcome(holds(p < tolerance.alpha), words, ours, low, high, n, n_ok)
+        verdict = tested(p, p_against, tolerance.alpha)
+        return Outcome(verdict, words, ours, low, high, n, n_ok, p=p, p_against=p_against)
+
+    def found_in(self) -> list[str]:
+        """See `Form.found_in`."""
+        return self._experiments(*(where for pair in self.comparisons for _, where in pair))
 
     def ours(self, tolerance: Tolerance) -> str:
         """See `Form.ours`."""
@@ -201,16 +211,31 @@ class Close(_Paired):
         gaps = difference[common].where(~(lost["one"] | lost["other"]), 0.0)
         units = _by_unit(gaps, self.unit)
         low, high = interval_of_mean(units, log=False, level=1 - 2 * tolerance.alpha)
-        above = self.one_is == "not_worse" or -tolerance.limit < low
-        ok = above and (self.one_is == "not_better" or high < tolerance.limit)
+        p, p_against = self._p_values(units, tolerance.limit)
+        verdict = tested(p, p_against, tolerance.alpha)
+        lies = "lies" if p < tolerance.alpha else "does not lie"
         sign = {"alike": "within ±", "not_better": "above -", "not_worse": "below "}[self.one_is]
         words = (
             f"{1 - 2 * tolerance.alpha:.0%} interval of the mean difference over {units.size} "
-            f"{base.UNITS[self.unit]} {'lies' if ok else 'does not lie'} {sign}{tolerance.limit:g}"
+            f"{base.UNITS[self.unit]} {lies} {sign}{tolerance.limit:g}"
             f"{base.shared(self.unit, units.size, *_shares(common))}"
         )
-        words = joined(words, failed(n, n_ok))
-        return Outcome(holds(ok), words, float(units.mean()), low, high, n, n_ok)
+        made = Outcome(verdict, joined(words, failed(n, n_ok)), float(units.mean()), low, high)
+        return replace(made, n=n, n_ok=n_ok, p=p, p_against=p_against)
+
+    def _p_values(self, units: np.ndarray, limit: float) -> tuple[float, float]:
+        """P-values of two one-sided tests: the mean lies within the limit, or beyond it."""
+        below, above = p_mean_below(units, limit), p_mean_below(-units, limit)
+        beyond = p_mean_below(-units, -limit), p_mean_below(units, -limit)
+        if self.one_is == "not_worse":
+            return below, beyond[0]
+        if self.one_is == "not_better":
+            return above, beyond[1]
+        return max(below, above), min(beyond)
+
+    def found_in(self) -> list[str]:
+        """See `Form.found_in`."""
+        return self._experiments(self.one, self.other)
 
     def ours(self, tolerance: Tolerance) -> str:
         """See `Form.ours`."""
@@ -263,11 +288,16 @@ class Effect(_Paired):
         lost = pd.concat([side.value[common].isna() for side in paired], axis=1).any(axis=1)
         gap = (effect / len(pairs) - usual.median(axis=1)).where(~lost, FAILED_LOG)
         units = _by_unit(gap, self.unit)
-        p = p_below_zero(units)
+        p, p_against = base.both_sides(units)
         over = base.counted(self.unit, units.size, common.get_level_values("seed"))
         words = f"effect less difference between models, p = {p:.2g} over {over}"
+        made = Outcome(tested(p, p_against, tolerance.alpha), words, *_interval(units))
         n, n_ok = _runs([*paired, *among])
-        return Outcome(holds(p < tolerance.alpha), words, *_interval(units), n, n_ok)
+        return replace(made, n=n, n_ok=n_ok, p=p, p_against=p_against)
+
+    def found_in(self) -> list[str]:
+        """See `Form.found_in`."""
+        return self._experiments(*(w for pair in self.pairs for _, w in pair), *self.among)
 
 
 class Limit(Form):
@@ -308,7 +338,7 @@ class Limit(Form):
         units = met.groupby(found[base.UNIT_COLUMN[self.unit]]).all()
         base.enough(units.size, self.unit)
         right = int(units.sum())
-        p = p_majority(right, units.size)
+        p, p_against = (p_majority(one, units.size) for one in (right, units.size - right))
         words = (
             f"{right} of {units.size} {base.UNITS[self.unit]} are all "
             f"{tolerance.rule.replace('_', ' ')} {tolerance.limit:g}, p = {p:.2g}"
@@ -316,8 +346,12 @@ class Limit(Form):
         )
         values = found.loc[found["ok"], "value"]
         ours, low, high = (float(values.quantile(q)) for q in (0.5, 0.025, 0.975))
-        ok = p < tolerance.alpha
-        return Outcome(holds(ok), words, ours, low, high, len(found), len(values))
+        made = Outcome(tested(p, p_against, tolerance.alpha), words, ours, low, high)
+        return replace(made, n=len(found), n_ok=len(values), p=p, p_against=p_against)
+
+    def found_in(self) -> list[str]:
+        """See `Form.found_in`."""
+        return base.experiments(self.where)
 
     def ours(self, tolerance: Tolerance) -> str:
         """See `Form.ours`."""
@@ -369,11 +403,16 @@ class Share(Form):
         common = shares[0].index.intersection(shares[1].index)
         more, less = (found[common].to_numpy(dtype=float) for found in shares)
         base.enough(common.size, self.unit)
-        p = p_below_zero(less - more)
+        p, p_against = base.both_sides(less - more)
         low, high = interval_of_mean(more - less, log=False)
         units = base.counted(self.unit, common.size, seeds)
         words = f"{more.mean():.0%} against {less.mean():.0%}, p = {p:.2g} over {units}"
         n, n_ok = (sum(column) for column in zip(*counts.values(), strict=True))
         lost = failed(n, n_ok, " and do not meet it")
-        ours = float((more - less).mean())
-        return Outcome(holds(p < tolerance.alpha), joined(words, lost), ours, low, high, n, n_ok)
+        made = Outcome(tested(p, p_against, tolerance.alpha), joined(words, lost))
+        made = replace(made, ours=float((more - less).mean()), low=low, high=high, n=n, n_ok=n_ok)
+        return replace(made, p=p, p_against=p_against)
+
+    def found_in(self) -> list[str]:
+        """See `Form.found_in`."""
+        return base.experiments(*({**self.where, **part.where} for part in (self.more, self.less)))

@@ -9,9 +9,10 @@ import pandas as pd
 from pydantic import model_validator
 
 from gradleak.claims.evidence import Evidence
-from gradleak.claims.forms.base import EXTREMES, Form, percent
-from gradleak.claims.metrics import HIGHER_IS_BETTER, LOGARITHMIC, PEAKS, label, worst
+from gradleak.claims.forms.base import EXTREMES, Form, experiments, percent
+from gradleak.claims.metrics import HIGHER_IS_BETTER, LOGARITHMIC, label, may_be_zero, worst
 from gradleak.claims.outcome import DIFFERS, EXCEEDS, NOT_JUDGED, Outcome, failed, holds, joined
+from gradleak.claims.power import Window, needed, widened
 from gradleak.claims.statement import EVERY, Answers, Statement, Tolerance, Where
 from gradleak.claims.statistics import bootstrap_mean, prediction_interval
 
@@ -82,7 +83,7 @@ class Runs(Form):
         made = Outcome("", lost, ours, low, high, n, n_ok)
         if claim.paper_value is not None and n_ok <= n / 2:
             return replace(made, verdict=DIFFERS)
-        return placed(made, claim, self.metric, note)
+        return placed(made, claim, self.metric, values, tolerance, note)
 
     def _judge_batches(
         self, claim: Statement, tolerance: Tolerance, found: pd.DataFrame
@@ -115,7 +116,12 @@ class Runs(Form):
             return replace(made, verdict=NOT_JUDGED, reason=words)
         low, high = interval(spread, self.metric, tolerance)
         made = replace(made, verdict="", low=low, high=high)
-        return placed(made, claim, self.metric, f" ({_batches(values.size)})")
+        note = f" ({_batches(values.size)})"
+        return placed(made, claim, self.metric, spread, tolerance, note)
+
+    def found_in(self) -> list[str]:
+        """See `Form.found_in`."""
+        return experiments(self.where)
 
     def ours(self, tolerance: Tolerance) -> str:
         """See `Form.ours`."""
@@ -152,29 +158,39 @@ def interval(values: np.ndarray, metric: str, tolerance: Tolerance) -> tuple[flo
         low, high = bootstrap_mean(values, tolerance.level)
     else:
         low, high = prediction_interval(values, metric in LOGARITHMIC, tolerance.level)
-    margin = tolerance.margin
-    if metric in PEAKS:
-        margin += 10 * math.log10(tolerance.factor)
-        return low - margin, high + margin
-    return low / tolerance.factor - margin, high * tolerance.factor + margin
+    return widened(low, high, metric, tolerance)
 
 
-def inside(claim: Statement, low: float, high: float) -> bool:
-    """True if the paper's value, its rounding or its ± interval reaches an interval."""
-    slack = claim.rounding + claim.spread
-    return claim.value + slack >= low and claim.value - slack <= high
+def placed(
+    made: Outcome, claim: Statement, metric: str, values: np.ndarray, tolerance: Tolerance,
+    note: str,
+) -> Outcome:  # fmt: skip
+    """Compare the paper's value, if any, with our interval over `values`.
 
-
-def placed(made: Outcome, claim: Statement, metric: str, note: str) -> Outcome:
-    """Compare the paper's value, if any, with our interval: inside, or on which side."""
+    Inside, or on which side; inside one that hardly any value would miss, it is not judged.
+    """
     if claim.paper_value is None:
         return made
+    window = Window(claim, metric, made.low, made.high)
     verdict, words = holds(True), "the paper's value lies in our interval"
-    if not inside(claim, made.low, made.high):
+    if not window.holds:
         better = (claim.value < made.low) == (metric in HIGHER_IS_BETTER)
         verdict = EXCEEDS if better else DIFFERS
         words = f"ours is {'better' if better else 'worse'} than the paper's beyond the tolerance"
-    return replace(made, verdict=verdict, reason=joined(words + note, made.reason))
+    elif window.too_wide or values.size < 2:
+        verdict, words = NOT_JUDGED, too_wide(window, values, tolerance)
+    made = replace(made, verdict=verdict, window=str(window))
+    return replace(made, reason=joined(words + note, made.reason))
+
+
+def too_wide(window: Window, values: np.ndarray, tolerance: Tolerance) -> str:
+    """Say why an interval that holds the paper's value shows nothing, and what would."""
+    if values.size < 2:
+        return "too wide: a single value has no spread"
+    enough = needed(values, window, tolerance)
+    more = "no number of runs would do" if enough is None else f"n = {enough} would do"
+    holds_zero = "holds 0" if may_be_zero(window.metric) else f"is {window}"
+    return f"too wide: the window of values that agree {holds_zero}; {more}"
 
 
 def exact(values: np.ndarray, n: int, claim: Statement, tolerance: Tolerance) -> Outcome:
