@@ -12,6 +12,7 @@ from gradleak.attacks.runner import build as attack_of
 from gradleak.client.capture import capture
 from gradleak.client.defences.apply import noise_seed
 from gradleak.data.targets import TargetSet
+from gradleak.errors import NumericsError
 from gradleak.models.chain import Chain
 from gradleak.models.files import fingerprint
 from gradleak.scoring.scores import ByClass
@@ -80,7 +81,9 @@ def values(
         "classes": found.classes, "counts": found.counts, "partial": found.partial,
     }  # fmt: skip
     rows = pd.DataFrame(ByClass(targets, batch, chain, record).rows(found.images, CASE))
-    return {name: rows.loc[rows["metric"] == name, "value"].fillna(0).to_numpy() for name in METRICS}
+    return {
+        name: rows.loc[rows["metric"] == name, "value"].fillna(0).to_numpy() for name in METRICS
+    }
 
 
 Share = Callable[[Sent, int], Arrays]  # what a client shares of one batch of a target set
@@ -89,9 +92,16 @@ Share = Callable[[Sent, int], Arrays]  # what a client shares of one batch of a 
 def means(
     setting: Setting, sent: Sent, targets: TargetSet, share: Share
 ) -> Iterator[dict[str, float]]:
-    """Mean of each of `METRICS` over a batch's images, batch by batch."""
+    """Mean of each of `METRICS` over a batch's images, batch by batch.
+
+    0 where what the client shares is not finite, or nothing can be told from it.
+    """
     for batch in range(len(targets.images)):
-        found = setting.reconstruct(sent, share(sent, batch), targets.size)
+        try:
+            found = setting.reconstruct(sent, share(sent, batch), targets.size)
+        except NumericsError:
+            yield dict.fromkeys(METRICS, 0.0)
+            continue
         each = values(targets, batch, sent.chain, found)
         yield {name: float(numbers.mean()) for name, numbers in each.items()}
 
