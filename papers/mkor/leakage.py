@@ -43,7 +43,7 @@ def asymptote(images: np.ndarray | float) -> np.ndarray:
 
 
 def rest(images: np.ndarray | float) -> np.ndarray:
-    """`gaussian` less the first term 1 / (2(K − 1)) of its series: −1 / (4(K − 1)²) + …"""
+    """`gaussian` less the first term of its series: −1 / (4(K − 1)²) and what follows."""
     return gaussian(images) - printed_first(images)
 
 

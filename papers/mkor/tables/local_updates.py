@@ -21,7 +21,8 @@ def updated(setting: Setting, targets: TargetSet, rate: float, updates: int) -> 
 
     def share(sent: Sent, batch: int) -> Arrays:
         images, labels = targets.inputs(batch), targets.labels[batch]
-        weights, total = dict(sent.weights), {}
+        weights: Arrays = sent.weights
+        total: dict[str, np.ndarray] = {}
         for _ in range(updates):
             step = setting.gradient(sent._replace(weights=weights), images, labels)
             total = {name: value + total.get(name, 0) for name, value in step.items()}

@@ -31,11 +31,10 @@ def _scores(paths: list[str]) -> pd.DataFrame:
 
 def _common(found: pd.DataFrame) -> pd.DataFrame:
     """Batches, for each network and defence, that every attack there has tried."""
-    keys = [*PLACE, *METHOD]
-    attacks = found[keys].drop_duplicates().groupby(PLACE).size()
-    tried = found[[*keys, "batch"]].drop_duplicates().groupby([*PLACE, "batch"]).size()
-    shared = tried[tried == attacks.reindex(tried.index.droplevel("batch")).to_numpy()]
-    return found[found.set_index([*PLACE, "batch"]).index.isin(shared.index)]
+    method = found["result"] + " " + found["attack"]
+    attacks = method.groupby([found[key] for key in PLACE]).transform("nunique")
+    tried = method.groupby([found[key] for key in (*PLACE, "batch")]).transform("nunique")
+    return found[tried == attacks]
 
 
 def constants(targets: TargetSet, batches: list[int]) -> Iterator[tuple[str, str, int, np.ndarray]]:

@@ -25,8 +25,8 @@ def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
     rows = []
     for keys, own in found.groupby([*RUN, "metric"], sort=True):
         wide = own.pivot_table(index="index", columns="batch", values="value").dropna()
-        for batch, labels in zip(sorted(wide), LABELS, strict=False):
-            gaps = (wide[batch] - wide[min(wide)]).to_numpy()
+        for batch, labels in enumerate(LABELS):
+            gaps = (wide[batch] - wide[0]).to_numpy()
             numbers = float(wide[batch].mean()), float(gaps.mean()), standard_error(gaps)
             rows.append((*keys, labels, *numbers, len(gaps)))
     return pd.DataFrame(rows, columns=COLUMNS)
