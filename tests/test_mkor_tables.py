@@ -141,7 +141,8 @@ def test_noise_costs_mkor_and_training(tmp_path):
     training = {
         "dataset": "digits", "split": "train", "train": 200, "validation": 50, "test": 50,
         "seed": 0, "offset": 0.0, "std": 1.0, "size": None, "resize": "repeat", "epochs": 3,
-        "batch": 20, "rate": 0.05, "milestones": [0.5], "crop": 0, "flip": False, "precision": "float32",
+        "batch": 20, "rate": 0.05, "milestones": [0.5], "crop": 0, "flip": False,
+        "precision": "float32",
     }  # fmt: skip
     levels = [0.0, 0.01, 1e4]
     weights = family_weights([chain], 1)
