@@ -1,13 +1,32 @@
 """Counts of verdicts, and of tests that stand when all of them are taken together."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pandas as pd
 
 from gradleak.claims.outcome import DIFFERS, REPRODUCED, VERDICTS
+from gradleak.errors import ArtifactError
+from gradleak.runtime.artifacts import again, read_csv
 
 WHOSE = ("paper", "ours")
 ALPHA = 0.05
+
+
+def read(path: str | Path, columns: Sequence[str] = ()) -> pd.DataFrame:
+    """Read a claims file; without rows, as where nothing is of ours, it is an empty table.
+
+    Raises `ArtifactError` if it cannot be read, or lacks one of the `columns`.
+    """
+    frame = pd.DataFrame()
+    if Path(path).is_file():
+        head = Path(path).read_text(encoding="utf-8")
+        if head.count("\n") == 1 and head.endswith("\n"):
+            frame = pd.DataFrame(columns=head.removesuffix("\n").split(","))
+    frame = frame if len(frame.columns) > 1 else read_csv(path)
+    if missing := [name for name in columns if name not in frame]:
+        raise ArtifactError(f"{path} has no column '{missing[0]}'; {again(path)}.")
+    return frame
 
 
 def of_tests(frame: pd.DataFrame) -> dict[str, int]:

@@ -17,7 +17,7 @@ import pandas as pd
 from gradleak.claims import recorded, tally
 from gradleak.errors import ArtifactError
 from gradleak.reporting.provenance_record import behind
-from gradleak.runtime.artifacts import read_csv, write_csv, write_json
+from gradleak.runtime.artifacts import write_csv, write_json
 from gradleak.runtime.zipped import write_zip
 
 # Keys of results/provenance.json about the whole run.
@@ -80,7 +80,7 @@ def write(
                 "again before you record this run."
             )
     results = [own["path"] for own in told["results"]]
-    judged = [read_csv(path) for path in claims]
+    judged = [tally.read(path) for path in claims]
     sizes, kept = {}, list(evidence)
     for paper in pd.concat(judged)["paper"].unique():
         place = Path(folder, paper)
