@@ -11,7 +11,7 @@ from gradleak.claims.forms import Runs
 from gradleak.errors import ConfigError
 
 FILE = ROOT / "papers/mkor/claims.yaml"
-BATCHES, SIZE = 3, 6
+BATCHES, SIZE = 5, 6
 WHERE = {"result": "r", "model": "m", "defence": "none", "attack": "a"}
 KEY = tuple(WHERE.values())
 
@@ -85,24 +85,36 @@ def test_the_papers_own_world_reproduces_its_tables(judged):
     numbers = cells[cells["paper_value"].notna()]
     theirs = numbers[~numbers["statement"].str.startswith("Ours")]
     assert len(theirs) == 36 + 14 + 14 + 36 + 36
-    assert (theirs["verdict"] == "reproduced").all(), theirs[theirs["verdict"] != "reproduced"]
-    assert "(3 batches)" in judged.loc["mkor.table2.mkor.o_avg_ssim", "reason"]
+    reproduced = theirs["verdict"] == "reproduced"
+    rest = theirs.loc[~reproduced, "reason"].str.extract("^(nothing|scale|too wide)")[0]
+    # Failed searches of DLG and iDLG; SSIMs near 0, roundings and means of few photos; GI and CF
+    # through VGG-16, and best photos of one batch.
+    assert rest.value_counts().to_dict() == {"nothing": 28, "too wide": 29, "scale": 12}
+    scale = theirs["reason"].str.startswith("scale: one batch")
+    assert set(theirs[scale].index.str.slice(0, 12)) == {"mkor.table4."}
+    assert "(5 batches)" in judged.loc["mkor.table2.mkor.o_avg_ssim", "reason"]
     assert "(one batch)" in judged.loc["mkor.table4.unique.o_avg_ssim", "reason"]
+    failed = judged.loc["mkor.table2.dlg.o_avg_psnr", "reason"]
+    assert failed.endswith("a grey image has 6.02 dB against any image")
     orders = judged[judged.index.str.match(r"mkor\.(noise\.|soteria\.)?better\..*\.(i?dlg|gi)\.")]
     assert len(orders) == 36 and (orders["verdict"] == "reproduced").all()
-    assert orders["reason"].str.contains("18 images of 3 batches").all()
+    assert orders["reason"].str.contains("30 images of 5 batches").all()
     assert judged.loc["mkor.cifar.better.gi", "ours"] < 1
+    best = judged[judged.index.str.match(r"mkor\.(noise\.|soteria\.)?best\.")]
+    assert len(best) == 12 and (best["verdict"] == "reproduced").all() and (best["ours"] > 0).all()
+    assert best["reason"].str.endswith("the largest of 4 comparisons").all()
 
 
 def test_what_cannot_be_is_refuted_or_not_judged(judged):
     refuted = set(judged[judged["verdict"] == "refuted"].index)
-    equations = {f"mkor.eq{n}" for n in (12, 13, 15)}
+    equations = {f"mkor.eq{n}" for n in (12, 13, 15, "2.series")}
     overall = {f"mkor.modified.overall.{n}" for n in (100, 1000)}
     assert refuted == equations | overall
     random = judged.filter(regex=r"^mkor\.table4\.random", axis=0).dropna(subset="paper_value")
     assert (random["verdict"] == "not judged").all()
     assert random["reason"].str.startswith("data: missing are random batches").all()
-    assert judged.loc["mkor.cifar.better.cf", "reason"].startswith("scale: CF answers with one")
+    best = judged.loc["mkor.cifar.best.cf.psnr"]
+    assert best["reason"].startswith("scale: needs at least paper") and best["ours"] > 0
     assert judged.loc["mkor.zeros", "reason"] == "data: there is no table mkor_inconspicuous"
 
 
@@ -116,7 +128,7 @@ def test_infinite_means_the_same_image_in_8_bits(claims, tmp_path, psnr, exact):
     rows = [row for key in keys for row in _batch(key, 0, "psnr", [psnr] * SIZE)]
     rows += _batch(modified, 1, "psnr", [psnr] + [20.0] * (SIZE - 1))
     verdict = verdicts(claims, read(tmp_path, rows))["verdict"]
-    cells = ["unique.m_max_psnr", "unique.m_avg_psnr", "relabelled.m_max_psnr"]
+    cells = ["unique.m_max_psnr", "unique.m_avg_psnr"]
     exactly = [*(f"mkor.table4.{cell}" for cell in cells), "mkor.batch.exact"]
     exactly.append("mkor.batch.exact.strided")
     assert set(verdict[exactly]) == {"reproduced" if exact else "differs"}
@@ -137,7 +149,10 @@ def test_a_table_of_words_has_what_was_measured(claims, tmp_path):
         (("Class fishing", "Samples recovered per batch"), "≤ 1", 1.0),
         (("MKOR", "Assumption on server"), "Malicious-and-inconspicuous", 0.001),
     ):
-        assert tuple(shown.loc[cell, ["paper", "ours", "verdict"]]) == (paper, ours, "reproduced")
+        assert tuple(shown.loc[cell, ["paper", "ours"]]) == (paper, ours)
+    assert shown["verdict"].value_counts().to_dict() == {
+        "not judged": 28, "by definition": 1, "reproduced": 1,
+    }  # fmt: skip
     assert shown.loc[("MKOR", "Type"), "verdict"] == "not judged"
 
 
@@ -168,7 +183,7 @@ def test_one_batch_has_an_interval_over_its_images_alone(tmp_path):
         found = _of_batches(tmp_path, rows, {**query, "take": take}, rule, 12)
         assert tuple(found[["verdict", "reason"]]) == none
     best = _of_batches(tmp_path, rows, {**query, "take": "max"}, "factor", 14.3)
-    assert (best["verdict"], best["ours"]) == ("reproduced", 14.0)
+    assert best["ours"] == 14.0 and best["reason"].startswith("too wide: a single value")
     assert best["high"] == pytest.approx(14 + 10 * np.log10(1.1))
 
 
@@ -233,8 +248,8 @@ def test_a_trend_over_batches(tmp_path, sign):
             for k, value in enumerate(found)
         ]
         found = outcome(tmp_path, query, "test", read(tmp_path, rows))
-        good = values is slopes and side == sign
-        assert found["verdict"] == ("reproduced" if good else "differs")
+        clear = "reproduced" if side == sign else "differs"
+        assert found["verdict"] == (clear if values is slopes else "not told apart")
         assert found["n"] == found["n_ok"] == len(rows) and "over 8 batches" in found["reason"]
     assert sign * found["ours"] > 0 and found["low"] < 0 < found["high"]
 

@@ -1,6 +1,10 @@
 """Inputs of tables that need more of the config than an entry of results.yaml can express."""
 
-from gradleak.pipeline.results.expand import Files, Words, Writer
+from typing import Any
+
+from gradleak.data.catalogue import resolve
+from gradleak.pipeline.inputs import plain
+from gradleak.pipeline.results.expand import Files, Words, Writer, trained_with
 
 Made = tuple[Files, Words]
 
@@ -34,4 +38,37 @@ def losses(writer: Writer, files: Files, words: Words) -> Made:
                 files["scores"].append(path)
                 files["models"].append(sent)
                 words["cases"].append({"loss": entry.loss, "output_bias": bias})
+    return files, words
+
+
+def batches(writer: Writer, files: Files, words: Words) -> Made:
+    """Settings by name of servers and attacks that a table runs by itself, and of a training.
+
+    `words` have ``setting``, or several by name in ``settings``; ``training`` is that of the first
+    of ``initial``, whose weights and summary are input too if ``trained`` is set; ``sets`` are
+    target sets.
+    """
+    config, paths = writer.config, writer.paths
+
+    def entries(one: dict[str, Any]) -> dict[str, Any]:
+        sent, attack = plain(config, "servers", one["server"]), one["attack"]
+        return {**one, "server": sent, "attack": plain(config, "attacks", attack)}
+
+    words = dict(words)
+    if "setting" in words:
+        words["setting"] = entries(words["setting"])
+    if "settings" in words:
+        words["settings"] = {name: entries(one) for name, one in words["settings"].items()}
+    if "sets" in words:
+        files["sets"] = [paths.targets.format(targets=name) for name in words["sets"]]
+    if training := words.get("training"):
+        if words.pop("trained", False):
+            model = trained_with(config.groups, writer.entry.initial[0])
+            files["trained"] = paths.trained.format(training=training, model=model)
+            files["summary"] = files["trained"].replace(".safetensors", ".csv")
+        else:
+            files["dataset"] = paths.dataset_of(training)
+        settings = plain(config, "trainings", training)
+        settings["dataset"] = resolve(settings["dataset"], config.images)
+        words["training"] = settings
     return files, words

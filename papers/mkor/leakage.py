@@ -16,7 +16,10 @@ from gradleak.models.chain import Chain
 from gradleak.models.files import ModelFile, read
 from gradleak.runtime.tidy import Given
 
-COLUMNS = ["images", "formula", "asymptote", "layer", "measured", "entropies"]
+COLUMNS = [
+    "images", "formula", "asymptote", "ratio", "rest", "printed_rest", "layer", "measured",
+    "entropies",
+]  # fmt: skip
 SIZES = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
 LAYERS = ("conv1.weight", "fc1.weight")
 MOST_PARAMETERS = 400  # of a layer, evenly spread: more change its mean by less than sampling does
@@ -37,6 +40,16 @@ def gaussian(images: np.ndarray | float) -> np.ndarray:
 def asymptote(images: np.ndarray | float) -> np.ndarray:
     """1 / (2K), the limit of `gaussian` for large batches."""
     return 1.0 / (2.0 * np.asarray(images, dtype=float))
+
+
+def rest(images: np.ndarray | float) -> np.ndarray:
+    """`gaussian` less the first term of its series: −1 / (4(K − 1)²) and what follows."""
+    return gaussian(images) - printed_first(images)
+
+
+def printed_first(images: np.ndarray | float) -> np.ndarray:
+    """1 / (2(K − 1)), the first term of the series in the paper's derivation of eq. (2)."""
+    return np.asarray(0.5 / (np.asarray(images, dtype=float) - 1.0))
 
 
 def of_samples(
@@ -117,6 +130,9 @@ def entropy(samples: np.ndarray) -> np.ndarray:
 def table(models: ModelFile, targets: TargetSet, model: str, *, draws: int) -> pd.DataFrame:
     """Rows `COLUMNS`: formula, asymptote and measured leakage for each batch size and layer.
 
+    `ratio` is of formula and asymptote, `rest` the formula less the first term of its series, and
+    `printed_rest` the second term as the paper prints it.
+
     `models` is a file of honest weights with the network `model`. `draws` batches of each size are
     drawn from the images of `targets`, each image counted once. Raises `ConfigError` if the file
     lacks the network, or the network a layer.
@@ -130,8 +146,11 @@ def table(models: ModelFile, targets: TargetSet, model: str, *, draws: int) -> p
     gradients = of_samples(chain, models.of(chain, 0), images, targets.labels.ravel()[first])
     rows = []
     for size in SIZES:
-        both = float(gaussian(size)), float(asymptote(size))
-        rows += [(size, *both, name, *measured(v, size, draws)) for name, v in gradients.items()]
+        exact, limit = float(gaussian(size)), float(asymptote(size))
+        # The paper prints ½ (1 / (2(K − 1)))² for the second term.
+        second = float(rest(size)), 0.5 * float(printed_first(size)) ** 2
+        head = size, exact, limit, exact / limit, *second
+        rows += [(*head, name, *measured(v, size, draws)) for name, v in gradients.items()]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

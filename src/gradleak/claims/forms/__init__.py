@@ -6,6 +6,7 @@ from pydantic import Field
 
 from gradleak.claims.forms.arithmetic import Arithmetic, PrintedPsnr, Range
 from gradleak.claims.forms.base import Elsewhere, Form
+from gradleak.claims.forms.best import Best
 from gradleak.claims.forms.columns import Column, Columns, Correlation, Estimates, Trend
 from gradleak.claims.forms.loss import Loss
 from gradleak.claims.forms.paired import Close, Compare, Effect, Limit, Share
@@ -13,7 +14,7 @@ from gradleak.claims.forms.runs import Runs
 
 __all__ = ["Column", "Form", "Query", "Runs"]
 
-OfRuns = Runs | Compare | Close | Effect | Limit | Share | Trend
+OfRuns = Runs | Compare | Best | Close | Effect | Limit | Share | Trend
 OfTables = Column | Columns | Estimates | Correlation
 OfPaper = Arithmetic | PrintedPsnr | Range | Loss | Elsewhere
 Query = Annotated[OfRuns | OfTables | OfPaper, Field(discriminator="form")]
