@@ -18,8 +18,8 @@ def counts(writer: Writer, files: Files, words: Words) -> Made:
         model = config.models[entry["model"]]
         shape = dict(model.architecture or {})
         cuts = [[], *([number] for number in range(1, sum(KINDS[shape["kind"]].blocks) + 1))]
-        chains = [Chain(entry["model"], model.input, specs(**{**shape, "cut": cut})) for cut in cuts]
-        entry["chains"] = [chain.describe() for chain in chains]
+        layers = [specs(**{**shape, "cut": cut}) for cut in cuts]
+        entry["chains"] = [Chain(entry["model"], model.input, own).describe() for own in layers]
     return files, words
 
 

@@ -50,7 +50,9 @@ def multiplications(row: str, chain: Chain, gradients: int) -> Iterator[Row]:
         equations = layer.output + _weights(shape) + unknowns - shape.unknowns
         dense += unknowns**2 * (equations - unknowns / 3)
     linear = chain.layers[len(chain.convolutions) :]
-    forward += sum(layer.inputs * layer.outputs for layer in linear if isinstance(layer, LinearLayer))
+    forward += sum(
+        layer.inputs * layer.outputs for layer in linear if isinstance(layer, LinearLayer)
+    )
     search = gradients * PASSES * forward
     head = {"row": row, "model": chain.name}
     yield cell({**head, "column": "R-GAP, dense"}, "multiplications", dense, "least squares by QR")
@@ -105,9 +107,10 @@ def depth(row: str, chain: Chain) -> Iterator[Row]:
 def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
     """Make the table; it needs no files.
 
-    ``networks`` of `words` are descriptions of chains by label; ``cut`` has, by label, the ``model``
-    and its ``chains``, see `cuts`; ``timed`` are labels of networks whose multiplications are counted, with a search
-    of ``gradients``. The last row of ``depth`` is the share of all networks.
+    ``networks`` of `words` are descriptions of chains by label; ``cut`` has, by label, the
+    ``model`` and its ``chains``, see `cuts`; ``timed`` are labels of networks whose multiplications
+    are counted, with a search of ``gradients``. The last row of ``depth`` is the share of all
+    networks.
     """
     chains = {row: Chain.from_description(text) for row, text in words["networks"].items()}
     rows = [line for row, chain in chains.items() for line in padding(row, chain)]

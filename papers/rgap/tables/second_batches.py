@@ -1,4 +1,4 @@
-"""Why the second-order attack does not recover batches: the start, the labels or the minima?
+"""Whether the start, the labels or minima keep the second-order attack from recovering batches.
 
 An attack never sees the images. This table does: it lets the search begin beside them.
 """

@@ -41,5 +41,5 @@ def _cells(scores: pd.DataFrame, columns: Labels) -> Iterator[Row]:
 
 
 def make(files: Given, words: Given, case: Mapping[str, str]) -> pd.DataFrame:
-    """Make the table from ``scores``; ``columns`` of `words` has labels by experiment and attack."""
+    """Make the table from ``scores``; ``columns`` of `words` labels attacks by experiment."""
     return table(read_all(files["scores"]), words["columns"], **case)
