@@ -35,7 +35,7 @@ def copa():
 def paper_mse():
     """The paper's MSEs of truck and animal, from its PSNRs, for each model and attack."""
     found = {}
-    for claim in copa().numbers():
+    for claim in copa().judged():
         if claim.id.startswith("copa.table2.") and claim.id.endswith(".psnr"):
             where = claim.query.where
             values = found.setdefault((where["model"], where["attack"]), [])
@@ -173,6 +173,7 @@ def claims_file(folder, claims, **more):
     }  # fmt: skip
     tolerances = {name: {**rule, "reason": "A test."} for name, rule in rules.items()}
     path = folder / "claims.yaml"
+    tolerances |= more.pop("tolerances", {})
     content = {"paper": "fedkl", "tolerances": tolerances, "claims": claims, **more}
     path.write_text(yaml.safe_dump(content))
     return load(path)

@@ -1,6 +1,7 @@
 """results/archive.zip and results/record: what goes in, what stays out and why, the same bytes."""
 
 import hashlib
+import itertools
 import json
 import os
 import zipfile
@@ -10,9 +11,11 @@ import pandas as pd
 import pytest
 import yaml
 
+from gradleak.claims import recorded as recorded_again
+from gradleak.claims.outcome import VERDICTS
 from gradleak.errors import ArtifactError
 from gradleak.reporting import archive, recording
-from gradleak.runtime import job_records
+from gradleak.runtime import job_records, zipped
 from gradleak.runtime.artifacts import write_json
 from pipeline_trees import whole
 from test_provenance import by_hand, lay_out, made, record
@@ -100,7 +103,7 @@ def test_equal_contents_give_equal_bytes(results):
     with zipfile.ZipFile(ARCHIVE) as found:
         entries = found.infolist()
     assert [entry.filename for entry in entries] == sorted(entry.filename for entry in entries)
-    assert {entry.date_time for entry in entries} == {archive.TIME}
+    assert {entry.date_time for entry in entries} == {zipped.TIME}
     assert {entry.external_attr >> 16 for entry in entries} == {0o100644}
     Path("figures/mnist_chart.pdf").write_text("another")
     assert pack(results) != first
@@ -193,14 +196,25 @@ def test_the_rules_from_arrays_to_the_archive(tree, snakemake, tmp_path_factory,
     assert "Nothing to be done" in done.stdout + done.stderr
 
 
-CLAIMS = "id,paper,verdict\na.1,mnist,reproduced\na.2,mnist,differs\nb.1,imagenet,not judged\n"
+CLAIMS = """\
+id,paper,whose,verdict,p,holm
+a.1,mnist,paper,reproduced,,
+a.2,mnist,paper,differs,0.01,0.01
+b.1,imagenet,paper,not judged,,
+"""
+OURS = "id,paper,whose,verdict,p,holm\na.3,mnist,ours,reproduced,0.02,0.1\n"
 
 
 def recorded(results):
     made("results/claims.csv", "claims_table", content=CLAIMS)
+    made("results/claims_ours.csv", "claims_table", content=OURS)
     write_json(PROVENANCE, record(results))
     tables = [path for path in results if "tables" in path]
-    recording.write("record", PROVENANCE, "results/claims.csv", tables)
+    claims = ["results/claims.csv", "results/claims_ours.csv"]
+    scores = ["results/scores/real-smoke/mnist_pair/a.csv"]
+    Path(scores[0]).parent.mkdir(parents=True, exist_ok=True)
+    Path(scores[0]).write_text("value\n1\n")
+    recording.write("record", PROVENANCE, claims, tables, scores)
     return Path("record")
 
 
@@ -209,11 +223,17 @@ def test_tables_claims_and_their_summary_are_kept(results):
     assert (folder / "mnist/mnist.csv").read_text() == "content of results/tables/mnist.csv"
     assert list(pd.read_csv(folder / "mnist/claims.csv").id) == ["a.1", "a.2"]
     assert not list(folder.rglob("*.p*"))
-    rows = pd.read_csv(folder / "summary.csv").set_index("paper")
-    assert list(rows.index) == ["mnist", "imagenet"]
-    assert list(rows.loc["mnist", ["figures", "tables", "claims"]]) == [3, 1, 2]
-    assert rows.loc["mnist", "differs"] == rows.loc["imagenet", "not judged"] == 1
-    assert rows[["reproduced", "exceeds", "differs", "refuted", "not judged"]].sum().sum() == 3
+    assert list(pd.read_csv(folder / "mnist/claims_ours.csv").id) == ["a.3"]
+    rows = pd.read_csv(folder / "summary.csv").set_index(["paper", "whose"])
+    assert list(rows.index) == [*itertools.product(["mnist", "imagenet"], ["paper", "ours"])]
+    assert list(rows.loc["mnist", "paper"][["figures", "tables", "claims"]]) == [3, 1, 2]
+    own, ours, other = rows.loc["mnist", "paper"], rows.loc["mnist", "ours"], "imagenet"
+    assert own["differs"] == rows.loc[other, "paper"]["not judged"] == ours["reproduced"] == 1
+    assert list(own[["tests", "hold", "hold_holm", "fail", "fail_holm"]]) == [1, 0, 0, 1, 1]
+    assert list(ours[["tests", "hold", "hold_holm", "fail", "fail_holm"]]) == [1, 1, 0, 0, 0]
+    assert rows[list(VERDICTS)].sum().sum() == 4
+    with zipfile.ZipFile(folder / "mnist" / recorded_again.EVIDENCE) as kept:
+        assert kept.namelist() == ["results/scores/real-smoke/mnist_pair/a.csv"]
     # The run is told without its host.
     told = json.loads((folder / "run.json").read_text())
     assert (told["images"], told["scale"]) == ("real", "smoke")
@@ -239,7 +259,7 @@ def test_a_job_with_two_outputs_counts_once(results):
         made(f"figures/mnist_{path}.pdf", "both", seconds=seconds, cpu_seconds=60.0)
         results.append(f"figures/mnist_{path}.pdf")
     before, after = (
-        pd.read_csv(recorded(given) / "summary.csv").set_index("paper").loc["mnist"]
+        pd.read_csv(recorded(given) / "summary.csv").set_index("paper").loc["mnist"].iloc[0]
         for given in (results[:-3], results)
     )
     assert after.jobs - before.jobs == 2

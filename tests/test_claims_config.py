@@ -130,7 +130,7 @@ def test_figures_and_claims_have_the_same_limits():
     for claim in PAPERS["rgap"].claims:
         selected = [where for where, _ in _wheres(claim.query.model_dump(), {})]
         attacks = {name for where in selected for name in _listed(where.get("attack", []))}
-        if claim.reading == "paper" and claim.id != "rgap.label":
+        if claim.whose == "paper" and claim.id != "rgap.label":
             assert "rgap_balanced" not in attacks, claim.id
 
 
@@ -200,7 +200,7 @@ def test_recorded_claims_are_counted_and_explained_by_evidence_that_is_there(pap
     places = {place for entry in why.by_id.values() for place in entry.evidence}
     assert [place for place in places if not (ROOT / place).is_file()] == []
     recorded = pd.read_csv(path, keep_default_na=False)
-    assert list(recorded.id) == [claim.id for claim in PAPERS[paper].numbers()], "of today's claims"
+    assert list(recorded.id) == [claim.id for claim in PAPERS[paper].judged()], "of today's claims"
     assert {(why.of.images, why.of.scale)} == set(zip(recorded.images, recorded.scale, strict=True))
     failed = set(recorded.id[recorded.verdict == "differs"])
     assert failed and failed <= set(why.by_id)

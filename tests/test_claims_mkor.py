@@ -67,7 +67,7 @@ def judged(claims, tmp_path_factory):
 
 
 def test_every_number_of_the_tables_is_there(claims):
-    theirs = [c for c in claims.numbers() if c.cell is not None and c.reading == "paper"]
+    theirs = [c for c in claims.judged() if c.cell is not None and c.whose == "paper"]
     tables = [c.cell.table for c in theirs if c.cell is not None]
     counts = {name: tables.count(f"mkor_table{name}") for name in (1, 2, 3, 4, 6, 7)}
     # Table 1: six rows of five columns; CF's two averages are not in the others.

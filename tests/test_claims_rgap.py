@@ -34,7 +34,7 @@ def judged(evidence):
 
 
 def test_every_number_is_a_claim_with_its_rounding_and_spread():
-    theirs = [c for c in rgap().claims if c.cell is not None and c.reading == "paper"]
+    theirs = [c for c in rgap().claims if c.cell is not None and c.whose == "paper"]
     tables = [c.cell.table for c in theirs if c.cell is not None]
     assert [tables.count(f"rgap_table{n}") for n in (1, 2, 3)] == [12, 12, 10]
     by_id = {claim.id: claim for claim in rgap().claims}
@@ -47,7 +47,7 @@ def test_every_number_is_a_claim_with_its_rounding_and_spread():
     indices = [by_id[f"rgap.table3.{net}.ra"].paper_value for net in "abcde"]
     assert indices == [-484, 405, 405, -208, 316]
     ours = by_id["rgap.table1.rgap64.cnn6"]
-    assert (ours.paper_value, ours.reading) == (0.010, "ours")
+    assert (ours.paper_value, ours.whose) == (0.010, "ours")
     assert ours.statement.startswith("Ours beside the paper's number: R-GAP, balanced rows")
 
 

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from conftest import sentence
+from gradleak.claims import recorded
 from gradleak.claims.outcome import VERDICTS
 from gradleak.errors import ArtifactError, ConfigError
 from gradleak.pipeline.results.schema import load
@@ -43,7 +44,8 @@ def other(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def claimed(made):
-    return pd.read_csv(made.parent / "claims.csv", keep_default_na=False)
+    files = (made.parent / name for name in recorded.FILES.values())
+    return pd.concat(pd.read_csv(path, keep_default_na=False) for path in files)
 
 
 def of_class(element, tag, name):
@@ -82,7 +84,7 @@ def test_nothing_comes_from_elsewhere_and_the_policy_lets_nothing_else_in(html):
 
 def overview(html):
     """Rows of the table on top by paper, texts by column."""
-    table = html.one("section", id="overview").one("table")
+    table, _ = html.one("section", id="overview").all("table")
     header = [cell.text() for cell in table.one("thead").all("th")]
     rows = table.one("tbody").all("tr") + table.one("tfoot").all("tr")
     texts = ([cell.text() for cell in row.all("th", "td")] for row in rows)
@@ -94,8 +96,11 @@ def test_the_overview_counts_results_and_verdicts_of_each_paper(html, other, cla
     assert list(rows) == ["COPA", "R-GAP", "All"]
     assert [row["Figures"] for row in rows.values()] == ["2", "2", "4"]
     assert [row["Tables"] for row in rows.values()] == ["4", "2", "6"]
+    claimed = claimed[claimed.whose == "paper"]
     for row, paper in zip(rows.values(), ("copa", "rgap", None), strict=True):
         part = claimed if paper is None else claimed[claimed.paper == paper]
+        assert int(row["Tests"]) == (part.p != "").sum() == int(row["Fail"]) > 0
+        assert row["Fail (Holm)"] == "0"
         assert row["Claims"] == str(len(part))
         for verdict in VERDICTS:
             assert row[verdict.capitalize()] == str((part.verdict == verdict).sum())
@@ -310,7 +315,7 @@ def test_what_has_no_caption_is_shown_under_its_name(tmp_path):
 SPOILT = {
     "a figure that is none": ("copa_fig1.png", "no picture", "delete it and make it again"),
     "a table that is none": ("copa_table1.csv", "", "it is empty"),
-    "claims without verdicts": ("claims.csv", "id,paper\nx,copa\n", "has no column 'locator'"),
+    "claims without verdicts": ("claims.csv", "id,paper\nx,copa\n", "has no column 'whose'"),
     "a verdict that is none": ("claims.csv", None, "'perhaps' is no verdict"),
 }
 
@@ -318,7 +323,7 @@ SPOILT = {
 @pytest.mark.parametrize(("name", "text", "words"), SPOILT.values(), ids=SPOILT)
 def test_damaged_files_are_named_and_no_page_is_left(tmp_path, name, text, words):
     found = sources(tmp_path)
-    files = (*found.figures, *found.tables, found.claimed)
+    files = (*found.figures, *found.tables, *found.claimed)
     path = next(path for path in files if path.name == name)
     path.write_text(path.read_text().replace("refuted", "perhaps", 1) if text is None else text)
     said = sentence(ArtifactError, page.write, tmp_path / "results/report.html", found)

@@ -4,7 +4,8 @@ from gradleak.config import yaml_checks
 from gradleak.reporting.notebooks import rules as notebook_rules
 from gradleak.pipeline.run_output import ending
 
-CLAIMED = "results/claims.csv"
+# The papers' own claims, and ours.
+CLAIMED = ["results/claims.csv", "results/claims_ours.csv"]
 # Settings files beside config.yaml.
 INCLUDED = {name: str(path) for name, path in yaml_checks.included(CONFIG.include).items()}
 PICTURES = [path.replace(".pdf", ".png") for path in FIGURES]
@@ -50,10 +51,16 @@ rule claims_table:
         tables=RESULTS.evidence("table"),
     output:
         report(
-            CLAIMED,
+            CLAIMED[0],
             caption="../report/claims.rst",
             category="Claims",
-            labels={"result": "Claims of all papers"},
+            labels={"result": "Claims of the papers"},
+        ),
+        report(
+            CLAIMED[1],
+            caption="../report/claims_ours.rst",
+            category="Claims",
+            labels={"result": "Claims of ours"},
         ),
     log:
         "results/logs/claims.log",
@@ -101,7 +108,7 @@ rule report_page:
 
 rule provenance:
     input:
-        results=[*FIGURES, *PICTURES, *TABLES, CLAIMED],
+        results=[*FIGURES, *PICTURES, *TABLES, *CLAIMED],
         config=beside_snakefile("config.yaml"),
         included=list(INCLUDED.values()),
         lock=beside_snakefile("requirements.lock"),
@@ -132,7 +139,7 @@ rule provenance:
 rule archive:
     input:
         provenance="results/provenance.json",
-        results=[*FIGURES, *PICTURES, *TABLES, CLAIMED],
+        results=[*FIGURES, *PICTURES, *TABLES, *CLAIMED],
         config=beside_snakefile("config.yaml"),
         included=list(INCLUDED.values()),
         lock=beside_snakefile("requirements.lock"),
@@ -162,6 +169,11 @@ rule record:
         provenance="results/provenance.json",
         claims=CLAIMED,
         tables=TABLES,
+        evidence=[
+            *PATHS.scores(*CONFIG.experiments),
+            *ASK.judged_security(),
+            *ASK.judged_rank(),
+        ],
     output:
         directory("results/record"),
     log:

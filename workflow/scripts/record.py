@@ -6,5 +6,6 @@ from gradleak.runtime.job import job
 
 with job(snakemake, altered=True):
     given = snakemake.input
-    tables = map(str, given.tables)
-    recording.write(snakemake.output[0], given.provenance, given.claims, tables)
+    recording.write(
+        snakemake.output[0], given.provenance, given.claims, given.tables, given.evidence
+    )

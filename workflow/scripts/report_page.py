@@ -9,6 +9,6 @@ from gradleak.runtime.job import job
 
 with job(snakemake):
     files = snakemake.input
-    kinds = ("figures", "tables", "claims", "explanations", "captions")
+    kinds = ("figures", "tables", "claimed", "claims", "explanations", "captions")
     many = {kind: [Path(path) for path in getattr(files, kind)] for kind in kinds}
-    page.write(snakemake.output[0], page.Sources(claimed=Path(files.claimed), **many))
+    page.write(snakemake.output[0], page.Sources(**many))

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from gradleak.claims.model import DEFINITION, Case, Claim, Claims, Needs, Nothing
 from gradleak.claims.outcome import DIFFERS, EXCEEDS, NOT_TOLD_APART, REFUTED
-from gradleak.claims.statement import Answers, Closed, Tolerance, Where
+from gradleak.claims.statement import Answers, Closed, Tolerance, Where, describe
 from gradleak.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -264,6 +264,10 @@ class Row(Closed):
     file: str  # in docs/results
     where: Where  # columns that select one row
     shows: dict[str, float | str]  # columns with their values, rounded to the digits given
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{column} {value}" for column, value in self.shows.items())
+        return f"{self.file}, {describe(self.where)}: {shown}"
 
 
 class Explanation(Closed):

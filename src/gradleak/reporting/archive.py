@@ -6,18 +6,15 @@ Figures that may show pictures that must not be redistributed are left out, and 
 
 import hashlib
 import json
-import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gradleak.data import terms
 from gradleak.errors import ArtifactError
-from gradleak.runtime.artifacts import atomic
+from gradleak.runtime.zipped import write_zip
 
 TOP = "gradleak"
-# Earliest time stamp of a zip file.
-TIME = (1980, 1, 1, 0, 0, 0)
 README = """\
 # Results of gradleak
 
@@ -31,6 +28,7 @@ Figures, tables and claims of four papers on gradient leakage, replicated by one
 | --- | --- |
 | `figures/`, `results/tables/` | figures and tables, the papers' values beside ours |
 | `results/claims.csv` | a verdict for every number and sentence of the papers |
+| `results/claims_ours.csv` | a verdict for every claim of ours |
 | `results/provenance.json` | what each was made from: files, rules, code, versions, seeds, host |
 | `config.yaml`, `papers/`, `examples/` | settings as they were written, and the papers' numbers |
 | `config.resolved.json` | settings as they were used |
@@ -81,13 +79,7 @@ def write(path: str, provenance: str, files: Iterable[str], sources: Mapping[str
         "left_out": [{"path": path, "reason": reason} for path, reason in reasons.items()],
     }
     members["manifest.json"] = _json(manifest)
-    with atomic(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-        for name in sorted(members):
-            entry = zipfile.ZipInfo(f"{TOP}/{name}", TIME)
-            entry.create_system = 3  # Unix, on any system
-            entry.external_attr = 0o100644 << 16
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, members[name], compresslevel=9)
+    write_zip(path, {f"{TOP}/{name}": content for name, content in members.items()})
 
 
 def _bytes(name: str, path: str) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from gradleak.claims import COLUMNS, Claims, Explanations
+from gradleak.claims import COLUMNS, WHOSE, Claims, Explanations, tally
 from gradleak.claims.forms.base import EXTREMES
 from gradleak.claims.load import EXPLAINED
 from gradleak.claims.metrics import label
@@ -45,21 +45,25 @@ def counted(parts: Iterable[Part]) -> dict[str, int]:
     return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
 
 
-def read_claims(path: Path) -> pd.DataFrame:
-    """Read claims.csv; `ArtifactError` if it is unreadable, lacks columns or has other verdicts."""
-    frame = read_csv(path)
-    missing = [name for name in COLUMNS if name not in frame]
-    if missing:
-        raise ArtifactError(f"{path} has no column '{missing[0]}'; {again(path)}.")
+def read_claims(paths: Iterable[Path]) -> pd.DataFrame:
+    """Read claims of the papers and of ours, in one table.
+
+    Raises `ArtifactError` if a file is unreadable, lacks columns or has other verdicts.
+    """
+    return pd.concat([_read_claims(path) for path in paths], ignore_index=True)
+
+
+def _read_claims(path: Path) -> pd.DataFrame:
+    frame = tally.read(path, COLUMNS)
     unknown = sorted(set(frame["verdict"].dropna()) - set(VERDICTS))
-    if unknown or frame["verdict"].isna().any() or frame.empty:
+    if unknown or frame["verdict"].isna().any():
         found = repr(unknown[0]) if unknown else "nothing"
         raise ArtifactError(f"{path}: {found} is no verdict; {again(path)}.")
     return frame
 
 
 def judged(frame: pd.DataFrame, claims: Claims, explanations: Explanations | None) -> list[Part]:
-    """Return claims of one paper, in the order of claims.csv, with what our numbers are.
+    """Return claims of one paper, in the order of their files, with what our numbers are.
 
     ``why`` explains a failed claim for this run, ``elsewhere`` for another one by ``evidence``, and
     ``learnt`` says which explains a claim that differs: this "run", "another" only, or "nowhere".
@@ -72,13 +76,15 @@ def judged(frame: pd.DataFrame, claims: Claims, explanations: Explanations | Non
         more = explanations.by_id.get(str(row["id"])) if explanations and failed else None
         elsewhere = more.text if more and not why else ""
         learnt = "run" if why else "another" if elsewhere else "nowhere"
-        part = _shown(row, "id", "locator", "statement", "verdict", "reason") | {
+        texts = ("whose", "locator", "kind", "statement", "window", "closeness")
+        part = _shown(row, "id", *texts, "verdict", "reason", "evidence") | {
+            "read": _text(row["evidence"]),
             "what": claim.query.ours(claims.tolerances[claim.tolerance]) if claim else "",
             "paper": _stated((claim.printed if claim else "") or row["paper_value"]),
             "span": _span(claims, claim),
             "why": why,
             "elsewhere": elsewhere,
-            "evidence": more.evidence if more else (),
+            "evidence": [str(place) for place in more.evidence] if more else (),
             "learnt": learnt if row["verdict"] == DIFFERS else "",
         }
         found.append(part)
@@ -141,6 +147,7 @@ def paper(
     made = [table(path, claims, by_id) for path in tables]
     placed = {row["claim"]["id"] for part in made for row in part["rows"] if row["claim"]}
     sentences = [claim for claim in found if claim["id"] not in placed]
+    own, ours = ([one for one in found if one["whose"] == whose] for whose in WHOSE)
     return {
         "id": claims.paper,
         "caption": captions.of("papers", claims.paper),
@@ -150,11 +157,14 @@ def paper(
             for path, picture in figures.items()
         ],
         "tables": [part | {"caption": captions.of("tables", part["name"])} for part in made],
-        "claims": found,
-        "verdicts": counted(found),
-        "learnt": Counter(claim["learnt"] for claim in found),
-        "sentences": sentences,  # claims without a table cell
-        "sentences_verdicts": counted(sentences),
+        "claims": own,  # the paper's
+        "ours": ours,
+        "verdicts": counted(own),
+        "learnt": Counter(claim["learnt"] for claim in own),
+        # Claims without a table cell, by whose they are.
+        "sentences": {
+            whose: [claim for claim in sentences if claim["whose"] == whose] for whose in WHOSE
+        },
     }
 
 

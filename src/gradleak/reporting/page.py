@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradleak.claims import load_all
+import pandas as pd
+
+from gradleak.claims import WHOSE, load_all, tally
 from gradleak.claims.forms.base import EXTREMES
 from gradleak.claims.outcome import DIFFERS, EXCEEDS, VERDICTS
 from gradleak.reporting import content, page_text, pages, pictures
@@ -18,6 +20,8 @@ from gradleak.runtime.version import __version__
 
 # Number of a figure or table in the paper, from a result's name.
 NUMBERED = re.compile(r"(fig|table)(\d+)")
+# Columns of an overview: counts of claims, by verdict, and of tests.
+KEYS = ("claims", *VERDICTS, "tests", "hold", "hold_holm", "fail", "fail_holm")
 WHOLE = 2.0**53  # above this value floats cannot represent all integers, so it is not a count
 SEVERAL = {EXCEEDS: "exceed", DIFFERS: "differ"}  # plural forms of verdicts, if different
 IMAGES = {
@@ -32,7 +36,7 @@ class Sources:
 
     figures: Sequence[Path]
     tables: Sequence[Path]
-    claimed: Path
+    claimed: Sequence[Path]  # the papers' claims, and ours
     claims: Sequence[Path]
     explanations: Sequence[Path]
     captions: Sequence[Path]
@@ -88,19 +92,30 @@ def _context(folder: Path, sources: Sources) -> dict[str, Any]:
     return {
         "papers": found,
         "verdicts": VERDICTS,
-        "totals": content.counted(claim for part in found for claim in part["claims"]),
-        "claims": sum(len(part["claims"]) for part in found),
-        "claimed": _link(folder, sources.claimed),
+        "overviews": {whose: _overview(found, frame, whose) for whose in WHOSE},
+        "claimed": [_link(folder, path) for path in sources.claimed],
         "images": images,
         "pictured": IMAGES.get(images, images),
         "scale": scale,
         "link": lambda path: _link(folder, path),
         "short": short,
+        "by_verdict": content.counted,
         "several": SEVERAL,
         "extremes": EXTREMES,
         "versions": {"gradleak": __version__, **software()},
         "command": f"snakemake --config images={images} scale={scale} -- results/report.html",
     }
+
+
+def _overview(found: list[content.Part], frame: pd.DataFrame, whose: str) -> content.Part:
+    """Counts of the papers' own claims, or of ours, by paper and of all together."""
+    mine = frame[frame["whose"] == whose]
+    parts = [(part["id"], mine[mine["paper"] == part["id"]]) for part in found]
+    rows = {
+        name: {"claims": len(own), **tally.of_verdicts(own), **tally.of_tests(own)}
+        for name, own in parts
+    }
+    return {"rows": rows, "all": {key: sum(row[key] for row in rows.values()) for key in KEYS}}
 
 
 def _link(folder: Path, path: Path) -> str:

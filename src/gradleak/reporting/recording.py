@@ -1,22 +1,24 @@
 """results/record: the part of a run that is kept in `docs/results`, by paper.
 
-Tables and claims as they came out, origin and cost of each of their files, and one row a paper for
-the README. No pictures: those of restricted data sets must not be redistributed.
+Tables and claims as they came out, the scores and layers that verdicts rest on, origin and cost of
+each file, and two rows a paper for the README. No pictures: those of restricted data sets must not
+be redistributed.
 """
 
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from gradleak.claims.outcome import VERDICTS
+from gradleak.claims import recorded, tally
 from gradleak.errors import ArtifactError
 from gradleak.reporting.provenance_record import behind
-from gradleak.runtime.artifacts import read_csv, write_csv, write_json
+from gradleak.runtime.artifacts import write_csv, write_json
+from gradleak.runtime.zipped import write_zip
 
 # Keys of results/provenance.json about the whole run.
 RUN = (
@@ -32,6 +34,11 @@ def paper_of(path: str) -> str:
     return Path(path).stem.partition("_")[0]
 
 
+def experiment_of(path: str) -> str:
+    """Paper of a score or layer file, `results/scores/real-laptop/copa_pair/…`."""
+    return Path(path).parts[3].partition("_")[0]
+
+
 def artifacts(tops: Iterable[str], files: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """One row for each recorded file behind the figures and tables `tops`: code, checksum and cost.
 
@@ -42,27 +49,24 @@ def artifacts(tops: Iterable[str], files: Mapping[str, Mapping[str, Any]]) -> pd
     return pd.DataFrame(rows, columns=[*ARTIFACT, *TOOK])
 
 
-def summary(
-    results: Iterable[str], claims: pd.DataFrame, made: Mapping[str, pd.DataFrame]
-) -> pd.DataFrame:
-    """One row a paper: results, claims by verdict, jobs and their CPU time in minutes."""
-    tops, rows = list(results), []
-    for paper, own in claims.groupby("paper", sort=False):
-        kinds = Counter(Path(path).suffix for path in tops if paper_of(path) == paper)
-        # Outputs of one job have identical costs.
-        ran = made[str(paper)].drop_duplicates(["rule", *TOOK])
-        row = {"paper": paper, "figures": kinds[".pdf"], "tables": kinds[".csv"]}
-        row |= {"claims": len(own), **{key: int((own.verdict == key).sum()) for key in VERDICTS}}
-        took = round(ran.cpu_seconds.sum() / 60, 1)
-        rows.append({**row, "jobs": len(ran), "cpu_minutes": took})
-    return pd.DataFrame(rows)
+def _sizes(paper: str, results: Iterable[str], made: pd.DataFrame) -> dict[str, float]:
+    """Figures, tables, jobs and their CPU time in minutes; outputs of one job have one cost."""
+    kinds = Counter(Path(path).suffix for path in results if paper_of(path) == paper)
+    ran = made.drop_duplicates(["rule", *TOOK])
+    took = round(ran.cpu_seconds.sum() / 60, 1)
+    found = {"figures": kinds[".pdf"], "tables": kinds[".csv"], "jobs": len(ran)}
+    return {**found, "cpu_minutes": took}
 
 
-def write(folder: str, provenance: str, claims: str, tables: Iterable[str]) -> None:
+def write(
+    folder: str, provenance: str, claims: Sequence[str], tables: Iterable[str],
+    evidence: Iterable[str] = (),
+) -> None:  # fmt: skip
     """Write `run.json`, `summary.csv`, and claims, artifacts and tables by paper to `folder`.
 
-    Raises `ArtifactError` if a file was made by hand or changed since, so that nobody could make it
-    again.
+    `claims` are the papers' and ours, in files of these names. `evidence` are scores, security and
+    rank files; each paper's go into its `evidence.zip` (`gradleak.claims.recorded`). Raises
+    `ArtifactError` if a file was made by hand or changed since, so that nobody could make it again.
     """
     told = json.loads(Path(provenance).read_text(encoding="utf-8"))
     files = told["artifacts"]
@@ -75,16 +79,20 @@ def write(folder: str, provenance: str, claims: str, tables: Iterable[str]) -> N
                 f"{paths[0]} {what} ({len(paths)} such files); delete it and ask Snakemake for it "
                 "again before you record this run."
             )
-    rows = read_csv(claims, dtype=str, keep_default_na=False)
     results = [own["path"] for own in told["results"]]
-    made = {}
-    for paper in rows.paper.unique():
+    judged = [tally.read(path) for path in claims]
+    sizes, kept = {}, list(evidence)
+    for paper in pd.concat(judged)["paper"].unique():
         place = Path(folder, paper)
         place.mkdir(parents=True, exist_ok=True)
-        made[paper] = artifacts((path for path in results if paper_of(path) == paper), files)
-        write_csv(place / "claims.csv", rows[rows.paper == paper])
-        write_csv(place / "artifacts.csv", made[paper])
+        made = artifacts((path for path in results if paper_of(path) == paper), files)
+        sizes[paper] = _sizes(paper, results, made)
+        for path, rows in zip(claims, judged, strict=True):
+            write_csv(place / Path(path).name, rows[rows["paper"] == paper])
+        write_csv(place / "artifacts.csv", made)
+        own = {path: Path(path).read_bytes() for path in kept if experiment_of(path) == paper}
+        write_zip(place / recorded.EVIDENCE, own)
     for table in tables:
         shutil.copyfile(table, Path(folder, paper_of(table), Path(table).name))
-    write_csv(Path(folder, "summary.csv"), summary(results, rows, made))
+    write_csv(Path(folder, "summary.csv"), tally.summary(pd.concat(judged), sizes))
     write_json(Path(folder, "run.json"), {key: told[key] for key in RUN})
