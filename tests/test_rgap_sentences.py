@@ -98,6 +98,7 @@ def test_the_second_order_table_tells_what_was_returned_as_given(tmp_path):
     rows += [("dlg", "net", k, "mse", value) for k, value in enumerate([None, None, None, 0.1])]
     write_csv(tmp_path / "scores.csv", scores(rows))
     words = {"networks": {"net": "Net", "none": "None"}, "attacks": {"gn": "GN", "dlg": "DLG"}}
+    words["given"] = ["gn"]
     found = second.make({"scores": [tmp_path / "scores.csv"]}, words, CASE)
     ours = found.set_index(["column", "metric"])["ours"]
     assert set(found["row"]) == {"Net"}

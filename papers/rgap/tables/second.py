@@ -1,6 +1,6 @@
 """What the second-order attack adds to R-GAP and DLG, network by network."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 import numpy as np
@@ -21,14 +21,17 @@ def table(scores: pd.DataFrame, words: Given, **case: str) -> pd.DataFrame:
     ``mse`` is the median over images, where a failed run counts as infinite, so that it is empty
     if half of them failed; ``recovered`` the share of images with an MSE up to `INVISIBLE`, with
     Wilson's interval; ``evaluations`` the median of gradients that one start computed, 0 for a
-    closed form; ``returned``, of an attack that starts from another's image, the share of images
-    that it returned after one evaluation. `words` has labels of ``networks`` and ``attacks``.
+    closed form; ``returned``, of the attacks ``given`` another's image, the share of images that
+    they returned after one evaluation. `words` has labels of ``networks`` and ``attacks``, too.
     """
     own = scores[scores["answer"].astype(str) == "0"]
-    return frame(_cells(working(own), words["networks"], words["attacks"]), COLUMNS, **case)
+    found = _cells(working(own), words["networks"], words["attacks"], words["given"])
+    return frame(found, COLUMNS, **case)
 
 
-def _cells(scores: pd.DataFrame, networks: Labels, attacks: Labels) -> Iterator[Row]:
+def _cells(
+    scores: pd.DataFrame, networks: Labels, attacks: Labels, given: Sequence[str]
+) -> Iterator[Row]:
     for (model, row), (attack, column) in product(networks.items(), attacks.items()):
         own = scores[(scores["model"] == model) & (scores["attack"] == attack)]
         errors = own.loc[own["metric"] == "mse", "value"]
@@ -46,7 +49,7 @@ def _cells(scores: pd.DataFrame, networks: Labels, attacks: Labels) -> Iterator[
         told = "gradients that the chosen start computed, median over images"
         most = float(np.median(spent)) if len(spent) else 0.0
         yield cell(head, "evaluations", most, told, counts=counts)
-        if len(spent):
+        if len(spent) and attack in given:
             once, said = float((spent == 1).mean()), "share of images returned as they were given"
             yield cell(head, "returned", once, said, wilson(once, len(spent)), counts)
 
