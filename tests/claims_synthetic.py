@@ -35,8 +35,8 @@ def copa():
 def paper_mse():
     """The paper's MSEs of truck and animal, from its PSNRs, for each model and attack."""
     found = {}
-    for claim in copa().judged():
-        if claim.id.startswith("copa.table2.") and claim.id.endswith(".psnr"):
+    for claim in copa().claims:
+        if claim.is_printed and claim.id.startswith("copa.table2.") and claim.id.endswith(".psnr"):
             where = claim.query.where
             values = found.setdefault((where["model"], where["attack"]), [])
             values.append(255**2 / 10 ** (claim.paper_value / 10))

@@ -1,6 +1,5 @@
 """Claims: every verdict, the paper against itself, and the tables."""
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -10,6 +9,8 @@ from gradleak.claims import COLUMNS, Evidence, load, load_explanations, table
 from gradleak.claims.evaluate import Judge
 from gradleak.errors import ConfigError
 from gradleak.runtime import tidy
+
+PAIR = ("truck", "animal")
 
 
 @pytest.fixture(scope="module")
@@ -30,45 +31,46 @@ def of(folder, rows, *more):
 def test_columns_and_paper_values_reproduced_by_themselves(judged):
     assert list(judged.reset_index().columns) == COLUMNS
     cells = judged[judged.index.str.startswith(("copa.table1.", "copa.table2.fig"))]
-    assert len(cells) == 136
-    assert (cells["verdict"] == "reproduced").all(), cells[cells["verdict"] != "reproduced"]
+    assert len(cells) == 88
+    sizes = cells["kind"] == "definition"
+    assert sizes.sum() == 36 and (cells["verdict"][sizes] == "by definition").all()
+    # A tolerance of a factor of 10 to both sides lets hardly any value fail.
+    wide = cells["verdict"] == "not judged"
+    assert list(cells.index[wide]) == [f"copa.table2.fig1.v3.{name}.copa.mse" for name in PAIR]
+    assert cells["reason"][wide].str.startswith("too wide: ").all()
+    assert (cells["verdict"][~sizes & ~wide] == "reproduced").all()
     truck = judged.loc["copa.table2.fig1.v1.truck.copa.mse"]
     assert (truck["n"], truck["n_ok"]) == (10, 10)
     assert truck["low"] < truck["ours"] < truck["high"]
     rounded = judged.loc["copa.table1.v1.c", ["paper_value", "ours", "verdict"]]
     assert tuple(rounded) == (-2267, -2266.5, "reproduced")
-    others = judged[~judged["verdict"].isin(["reproduced", "refuted"])]
-    others = others[~others.index.str.startswith("copa.c.full.fig2.copa")]  # our own reading
-    assert set(others.index) <= {"copa.fig1.close.v1.twenty"}  # six images leave a wide interval
+    others = judged[~judged["verdict"].isin(["reproduced", "refuted", "by definition"])]
+    others = others[~others["reason"].str.startswith(("data: ", "too wide: "))]
+    assert set(others["whose"]) == {"ours"}, "not what the paper says of its own runs"
 
 
 REFUTED = {
-    "copa.fig1.captured": "-1995", "copa.fig2.overall.rgap": "31.3128",
-    "copa.fig1.pair.14.copa_tv": "0.0596", "copa.fig2.pair.14.copa_tv": "0.0950",
-    "copa.fig2.close.v1": "25.2923", "copa.fig2.close.v3": "0.0565",
-    "copa.fig2.denoise.v3": "0.0563",
+    "copa.fig1.captured": "-1995", "copa.fig2.close.v1": "25.2923", "copa.fig2.close.v3": "0.0565",
+    "copa.algorithm1.consistent": "Appendix B",
 }  # fmt: skip
 
 
 def test_sentences_that_the_papers_tables_contradict(judged):
     refuted = judged[judged["verdict"] == "refuted"]
-    once = {name.removesuffix(".twenty") for name in refuted.index}
-    assert once == set(REFUTED)
+    assert set(refuted.index) == set(REFUTED)
     for name, number in REFUTED.items():
         assert number in refuted.loc[name, "reason"] and "ours: " in refuted.loc[name, "reason"]
-    reason = refuted.loc["copa.fig2.denoise.v3", "reason"]
-    assert "Animal" in reason and "Truck" not in reason
     for run in (("embedded", "smoke"), ("real", "laptop")):
         without = verdicts(copa(), None, *run)
         assert set(without[without["verdict"] == "refuted"].index) == set(refuted.index)
     left = without[~without["verdict"].isin(["not judged", "refuted"])]
-    assert list(left.index) == ["copa.table2.psnr_matches_mse"]
+    assert left["verdict"].to_dict() == {"copa.table2.psnr_matches_mse": "by definition"}
     assert without["reason"].str.len().min() > 0
 
 
 def test_printed_psnr_and_mse_are_compared(tmp_path):
     right = Judged(copa(), Evidence())["copa.table2.psnr_matches_mse"]
-    assert (right.verdict, right.n, right.ours) == ("reproduced", 48, 48)
+    assert (right.verdict, right.n, right.ours) == ("by definition", 48, 48)
     bent = edited(tmp_path, lambda d: d["grids"][1]["rows"][0]["values"].__setitem__(0, 0.0514))
     wrong = Judged(load(bent), Evidence())["copa.table2.psnr_matches_mse"]
     assert (wrong.verdict, wrong.n, wrong.ours) == ("refuted", 48, 47)
@@ -79,10 +81,8 @@ def test_printed_psnr_and_mse_are_compared(tmp_path):
 def test_values_off_the_interval(tmp_path, factor, verdict):
     where = {"model": "cnn3_v1_tanh", "attack": "copa", "result": "copa_pair"}
     rows = changed(copa_scores(), {**where, "metric": "mse"}, times=factor)
-    rows = changed(rows, {**where, "metric": "psnr_255"}, plus=-10 * np.log10(factor))
     frame = of(tmp_path, rows)
     assert frame["copa.table2.fig1.v1.truck.copa.mse"].verdict == verdict
-    assert frame["copa.table2.fig1.v1.truck.copa.psnr"].verdict == verdict
     assert frame["copa.table2.fig1.v1.truck.rgap.mse"].verdict == "reproduced"
 
 
@@ -93,12 +93,14 @@ def test_failed_runs_are_counted_and_count_as_worst(tmp_path):
         rows = changed(rows, {**where, "seed": seed}, **failed)
     frame = of(tmp_path, rows)
     value = frame["copa.table2.fig1.v3.truck.copa.mse"]
-    assert (value.n, value.n_ok, value.verdict) == (10, 6, "reproduced")
-    assert "4 of 10 runs failed" in value.reason
+    assert (value.n, value.n_ok, value.verdict) == (10, 6, "not judged")
+    assert value.reason.startswith("too wide: ") and value.reason.endswith("4 of 10 runs failed")
     order = frame["copa.fig1.pair.32.copa"]
-    assert (order.n, order.n_ok, order.verdict) == (40, 32, "differs")
-    for name in ("fig1.overall.copa", "fig1.close.v3", "c.full.fig1.copa", "padding.copa"):
-        assert frame[f"copa.{name}"].verdict == "differs"
+    # Six seeds for it, four against it.
+    assert (order.n, order.n_ok, order.verdict) == (40, 32, "not told apart")
+    assert frame["copa.fig1.close.v3"].verdict == "differs"
+    for name in ("fig1.overall.copa", "c.full.fig1.copa", "padding.copa"):
+        assert frame[f"copa.{name}"].verdict == "not told apart"
     assert frame["copa.fig1.pair.12.copa"].verdict == "reproduced"
     most = changed(changed(rows, {**where, "seed": 4}, **failed), {**where, "seed": 5}, **failed)
     value = of(tmp_path, most)["copa.table2.fig1.v3.truck.copa.mse"]
@@ -114,14 +116,15 @@ def test_divergence_equal_attacks_and_padding(tmp_path):
     others = [row for row in copa_scores() if (row["model"], row["attack"]) != pair]
     frame = of(tmp_path, [*others, *copies])
     assert frame["copa.fig2.diverges.v1"].verdict == "differs"
-    assert frame["copa.fig2.copa_beats_rgap.v1"].verdict == "differs"
+    assert frame["copa.fig2.copa_beats_rgap.v1"].verdict == "not told apart"
     assert frame["copa.fig2.copa_beats_rgap.v1"].ours == pytest.approx(1)
     assert frame["copa.fig2.diverges.v2"].verdict == "reproduced"
     # A large effect of padding.
     where = {"result": "copa_padding", "metric": "mse"}
     frame = of(tmp_path, changed(copa_scores(), where, times=1e6))
-    for name in ("copa", "rgap", "v1"):
-        assert frame[f"copa.padding.{name}"].verdict == "differs"
+    verdicts = {name: frame[f"copa.padding.{name}"].verdict for name in ("copa", "rgap", "v1")}
+    # R-GAP's errors in variant 3 lie further below the others than padding raises them.
+    assert verdicts == {"copa": "differs", "rgap": "not told apart", "v1": "differs"}
 
 
 def test_exact_and_correlation_claims_can_fail(tmp_path):
@@ -234,12 +237,18 @@ def test_a_changed_claim_changes_nothing_elsewhere(tmp_path, evidence, judged):
 def test_tables(evidence):
     second = table(copa(), evidence, "copa_table2", "real", "laptop")
     assert list(second.columns) == tidy.TABLES
-    assert len(second) == 144
-    assert second["paper"].notna().sum() == 96
+    assert second["paper"].notna().sum() == second["paper"].isna().sum() * 2
+    judged = second[second["verdict"] != ""]
+    assert len(judged) == 48 and set(judged["metric"]) == {"mse"}
+    again = second[second["note"].str.startswith("the same runs")]
+    assert len(again) == 48 and set(again["metric"]) == {"psnr_255"} and again["ours"].notna().all()
+    beside = second[second["note"].str.startswith("ours, beside")]
+    assert set(beside["verdict"]) == {""} and beside["paper"].notna().all() and len(beside) > 0
     alone = second[second["paper"].isna()]
     assert set(alone["verdict"]) == {""} and alone["row"].str.endswith("20 images").all()
     assert alone["note"].str.startswith("not in the paper").all()
-    assert (alone["n"] == 60).all() and alone["low"].notna().all()
+    made_here = alone["column"].isin(["COPA original", "COPA denoised", "R-GAP"])
+    assert (alone["n"][made_here] == 60).all() and alone["low"][made_here].notna().all()
     first = second.iloc[0]
     assert (first["row"], first["column"]) == ("Figure 1, variant 1, Truck", "COPA original")
     assert table(copa(), evidence, "copa_table1", "real", "laptop").shape == (32, 13)

@@ -60,10 +60,20 @@ def test_every_number_of_the_tables_is_there(claims):
 
 
 def test_the_papers_own_world_reproduces_its_tables(claims, judged):
-    cells = judged.loc[[claim.id for claim in _cells(claims)]]
+    cells = judged.loc[[claim.id for claim in _cells(claims) if claim.is_judged]]
     judgeable = cells[~cells.index.str.contains("reference")]
-    assert len(judgeable) == 44 + 116 + 220
-    assert (judgeable["verdict"] == "reproduced").all()
+    # An MSE and its PSNR are one claim, and averages of Table III stand in Table I.
+    assert len(judgeable) == 44 + 116 - 11 + 220 - 44
+    assert set(judgeable["verdict"]) == {"reproduced", "by definition", "not judged"}
+    waiting = judgeable[judgeable["verdict"] == "not judged"]
+    # One training each; similarities near 0; errors that the eye cannot see.
+    assert waiting["reason"].str.startswith("too wide: ").all()
+    alone = waiting[waiting["reason"].str.contains("a single value")]
+    assert len(alone) == 44 + 110 - 2 * 11
+    shares = judgeable[judgeable["verdict"] == "by definition"].index
+    assert set(shares) == {name for name in cells.index if name.endswith(("share", "_gap"))} - set(
+        alone.index
+    )
     references = cells[cells.index.str.contains("reference")]
     assert references["reason"].str.startswith("data: numbers of other papers").all()
 
@@ -94,20 +104,27 @@ def test_which_sentences_the_papers_tables_refute(claims, judged):
     compared = orders[[isinstance(forms[name], Estimates) for name in orders.index]]
     # Changes stand in no table, so nothing tells of them here.
     wrong = set(compared[~compared["verdict"].isin(["reproduced", "refuted"])].index)
-    assert wrong == {"fedkl.most_gained"}
+    unseen = {name for name in compared.index if name.startswith("fedkl.random_lock.")}
+    assert wrong == {"fedkl.most_gained"} | unseen
+    worse = judged.filter(like="fedkl.worse.grnn_lenet_mnist.", axis=0)["whose"].to_dict()
+    others = ("rmse_255", "lpips_vgg_255", "lpips_alex_255", "ssim_255")
+    assert worse == {
+        **{f"fedkl.worse.grnn_lenet_mnist.{name}": "paper" for name in others},
+        "fedkl.worse.grnn_lenet_mnist.lpips_squeeze": "ours",
+    }
     names = ("worse.grnn_lenet_mnist.rmse_255", "grnn_best.resnet18_imagenet.ig", "classes.vgg16")
     assert (orders.loc[[f"fedkl.{name}" for name in names], "verdict"] == "reproduced").all()
 
 
 def test_without_results_nothing_but_the_papers_arithmetic_is_judged(claims):
     found = verdicts(claims, images="embedded", scale="smoke")
-    judged = found[found["verdict"] == "reproduced"]
+    judged = found[found["verdict"] == "by definition"]
     texts = {"models", "text.gain_resnet20", "text.dlg_mnist", "text.grnn_mnist", "psnr.without"}
     gaps = {name for name in found.index if name.startswith("fedkl.gap.")}
     assert set(judged.index) == {f"fedkl.{name}" for name in texts} | gaps
-    assert set(found["verdict"]) == {"reproduced", "refuted", "not judged"}
+    assert set(found["verdict"]) == {"by definition", "refuted", "not judged"}
     waiting = found[found["verdict"] == "not judged"]["reason"]
-    assert waiting.str.match(r"(data|scale|time|weights): ").all()
+    assert waiting.str.match(r"(data|scale|weights): ").all()
 
 
 def test_what_fits_or_opens_a_lock_is_asked_for_both_of_lenets(claims):
@@ -124,7 +141,8 @@ def test_what_fits_or_opens_a_lock_is_asked_for_both_of_lenets(claims):
 def test_orders_that_few_rounds_cannot_answer_need_the_papers_amounts(claims):
     needs = {}
     for claim in claims.claims:
-        if claim.kind != "order":
+        # Ours say what few rounds are worth; DLG on residual networks has not even begun.
+        if claim.kind != "order" or claim.whose == "ours" or "DLG consistently" in claim.statement:
             continue
         said = str(claim.query.model_dump())
         if isinstance(claim.query, Estimates):
@@ -135,8 +153,44 @@ def test_orders_that_few_rounds_cannot_answer_need_the_papers_amounts(claims):
             needs.setdefault(net, set()).add(str(claim.needs.scale))
     assert needs["trained"] == needs["resnet18"] == {"paper"}
     assert needs["digits"] == needs["lenet"] == needs["resnet20"] == {"laptop"}
-    # Whether a label is told takes no test; the other orders on GGL's network do.
-    assert needs["ggl"] == {"laptop", "paper"}
+    assert needs["ggl"] == {"paper"}
+
+
+def test_runs_declared_too_short_wait_for_the_papers_steps(claims):
+    cells = {claim.id: claim for claim in claims.judged() if claim.cell is not None}
+    for name, claim in cells.items():
+        row = name.removeprefix("fedkl.table6.")
+        if row == name or row.startswith("dlg_"):
+            continue
+        assert claim.needs.scale == "paper", name
+        assert "iterations" in claim.needs.why or "generations" in claim.needs.why
+    by_id = {claim.id: claim for claim in claims.claims}
+    assert "200 of its 10,000" in by_id["fedkl.dlg_fails.resnet20_mnist"].needs.why
+
+
+def test_other_readings_stand_beside_and_are_not_judged(claims):
+    beside = [claim for claim in claims.claims if claim.cell is not None and claim.whose == "ours"]
+    assert not any(claim.is_judged for claim in beside)
+    rows = {claim.cell.row for claim in beside if claim.cell.table == "fedkl_table6"}
+    for words, count in (
+        ("PyTorch's initial weights", 9),
+        ("evaluation mode", 6),
+        ("lock weights of the attacker's own", 15),
+    ):
+        assert len([row for row in rows if words in row]) == count, words
+    random = [c for c in beside if c.cell.column.endswith("random lock")]
+    assert len(random) == 2 * 11 and {c.query.table for c in random} == {"fedkl_random_keys"}
+
+
+def test_orderings_on_cifar100_say_that_they_are_of_a_split(claims):
+    for claim in claims.claims:
+        said = str(claim.query.model_dump())
+        if "cifar100" not in said or "fedkl_accuracy" not in said:
+            continue
+        if claim.cell is None:
+            assert "(here its test set, split)" in claim.statement, claim.id
+        else:
+            assert claim.query.where["split"] == "train"
 
 
 @pytest.mark.parametrize(("locked", "verdict"), [(-0.9, "reproduced"), (0.2, "differs")])
@@ -192,5 +246,5 @@ def test_tables_show_the_papers_numbers_beside_ours(claims, world):
     assert cell["ours"] == pytest.approx(140.87)
     shown = table(claims, world, "fedkl_table3", "real", "laptop").set_index(["row", "column"])
     assert shown.loc[("LeNet (32*32)", "Parameter Proportion"), "paper"] == 22.43
-    few = shown.loc[("VGG-16 (224*224), Average", "C-10"), "note"]
+    few = shown.loc[("VGG-16 (224*224), Client 0", "C-10"), "note"]
     assert set(few) == {"scale: needs at least paper, this is laptop"}

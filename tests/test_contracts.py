@@ -42,6 +42,10 @@ def served(server, method):
 VIEWS = {
     "phong": lambda: plain(fully_connected(8, bias=True), label=-1, loss="logistic"),
     "unlock": lambda: [locked.view("withheld", locked.lenet(), seed=i) for i in range(2)],
+    **dict.fromkeys(
+        ("dlg_fresh_lock", "grnn_fresh_lock", "inverting_fresh_lock"),
+        lambda: [locked.view("withheld", seed=i) for i in range(2)],
+    ),
     "mkor": lambda: served(mkor_cases.NAIVE, "mkor"),
     "class_fishing": lambda: served(ClassFishingServer(target=2), "class_fishing"),
 }

@@ -240,6 +240,9 @@ COUNTS = {
     ("resnet18", 100, "lock"): 131200,
     ("vgg16", 100, "key"): 1024,
     ("resnet34", 10, "channels"): 64,
+    # 12·25·256·3 and twice 12·25·64·12 of the convolutions, 768·10, and 2·12·1024 of the lock.
+    ("lenet", 10, "multiplications"): 3 * 230400 + 7680,
+    ("lenet", 10, "lock_multiplications"): 24576,
 }
 
 

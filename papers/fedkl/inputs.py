@@ -40,3 +40,28 @@ def histograms(writer: Writer, files: Files, words: Words) -> Made:
         for one, other in zip(unlocked, locked, strict=True)
     ]
     return files, {"cases": cases}
+
+
+def random_keys(writer: Writer, files: Files, words: Words) -> Made:
+    """Data, networks and clients' keys (folders) of federations with a lock.
+
+    Networks on larger images, whose passes take longest, get one draw of the random key.
+    """
+    paths, config, curves = writer.paths, writer.config, writer.curves
+    draws = int(getattr(writer.entry.samples, config.scale))
+    files = {
+        "data": [paths.dataset_of(one["training"]) for one in curves],
+        "locked": [writer.trained(one) for one in curves],
+        "clients": [writer.trained(one, ".clients") for one in curves],
+    }
+    cases = [
+        {
+            **{key: one[key] for key in ("column", "model", "training", "network", "dataset")},
+            "source": resolve(config.trainings[one["training"]].dataset, config.images),
+            "split": one["split"],
+            "settings": plain(config, "trainings", one["training"]),
+            "draws": 1 if one["size"] else draws,
+        }
+        for one in curves
+    ]
+    return files, {"cases": cases}

@@ -42,7 +42,7 @@ def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
     """
     each = zip(words["curves"], files["summaries"], files["curves"], strict=True)
     cases = [_Case(*one) for one in each]
-    rows = [row for own in cases for row in [*own.accuracies(), *own.gaps()]]
+    rows = [row for own in cases for row in [*own.accuracies(), *own.gaps(), *own.losses()]]
     rows += _changes(rows)
     rows += [row for pair in _pairs(cases) for row in _compared(*pair)]
     return frame(rows, COLUMNS, **case).astype({"tested": "Int64"})
@@ -91,6 +91,24 @@ class _Case:
         same = {key: base[key] for key in ("n", "n_ok", "tested")}
         same |= dict.fromkeys(("ours", "low", "high", "error"), 0.0)
         yield {**self.head(RANDOM, "gap"), **same, "note": "the random key itself"}
+
+    def losses(self) -> Iterator[Row]:
+        """Yield rows ``loss`` of each client, and of the mean over clients that hold a key."""
+        curve = _read(self.curve, self.case["model"], "validation_loss", "epoch")
+        if "client" not in curve:
+            curve = curve.assign(client="")
+        found = curve.set_index(["client", "seed", "epoch"])["validation_loss"]
+        each: dict[str, list[float]] = {}
+        for client, own in self.clients.items():
+            best = pd.to_numeric(own["best_epoch"])
+            places = zip(own["client"], own["seed"], best, strict=True)
+            each[client] = [float(found.get(place, np.nan)) for place in places]
+        if self.numbered:
+            each[MEAN] = [value for client in self.numbered for value in each[client]]
+        for client, values in each.items():
+            good, note = np.array(values), "validation images, at the epoch or round chosen"
+            counts = len(good), int(np.isfinite(good).sum())
+            yield cell(self.head(client, "loss"), "loss", float(good.mean()), note, counts=counts)
 
 
 def _words(lock: str, client: str) -> str:

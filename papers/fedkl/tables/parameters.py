@@ -1,10 +1,11 @@
-"""A lock's share of a network's parameters (FedKL Table III)."""
+"""A lock's share of a network's parameters (FedKL Table III) and of its multiplications."""
 
 from dataclasses import replace
+from math import prod
 
 import pandas as pd
 
-from gradleak.models.chain import Chain, LinearSpec
+from gradleak.models.chain import Chain, LinearLayer, LinearSpec
 from gradleak.runtime.tidy import TABLES, Given, cell, frame
 
 COLUMNS = [*TABLES, "network", "classes", "input"]
@@ -19,6 +20,7 @@ def counts(chain: Chain) -> dict[str, tuple[float, str]]:
     statistics = 2 * sum(part.shape.filters for part in chain.parts if part.normed)
     share = 100 * lock / (chain.parameters + statistics)
     first = chain.locked[0]
+    own, locks = multiplications(chain)
     return {
         "parameters": (chain.parameters, "weights and biases, with the lock's"),
         "lock": (lock, "weights and biases of the lock"),
@@ -26,7 +28,21 @@ def counts(chain: Chain) -> dict[str, tuple[float, str]]:
         "share": (share, "percent: the lock's of all parameters and running statistics"),
         "channels": (first.filters, "channels of the locked convolution"),
         "key": (first.lock.key, "values of the key"),
+        "multiplications": (own, "of convolutions and fully connected layers, one image, forward"),
+        "lock_multiplications": (locks, "of the lock, forward, once a batch"),
+        "cost": (100 * locks / own, "percent: the lock's over the others', one image, forward"),
     }
+
+
+def multiplications(chain: Chain) -> tuple[int, int]:
+    """Multiplications of one image's forward pass without the locks, and those of the locks.
+
+    Backward, both take as many again for the gradient in the weights, and the convolutions and
+    fully connected layers also for that in their inputs. Norms and activations are not counted.
+    """
+    own = sum(prod(part.size) * prod(part.shape.output) for part in chain.parts)
+    own += sum(prod(layer.size) for layer in chain.layers if isinstance(layer, LinearLayer))
+    return own, sum(2 * layer.filters * layer.lock.key for layer in chain.locked)
 
 
 def make(files: Given, words: Given, case: Given) -> pd.DataFrame:

@@ -13,8 +13,8 @@ from gradleak.errors import ConfigError
 
 # Column of standard errors beside estimates; printed estimates have none.
 ERROR = "error"
-# Names of our experiments do not apply to a paper's runs.
-IGNORED = ("result",)
+# Names of our experiments, and the split that we trained on, do not apply to a paper's runs.
+IGNORED = ("result", "split")
 
 
 def texts(where: Where) -> dict[str, list[str]]:

@@ -33,18 +33,23 @@ NO_TABLES = (*FILES.values(), "artifacts.csv", "speed.csv")
 def judge(folder: Path, papers: Path) -> pd.DataFrame:
     """Judge the claims in ``papers/*/claims.yaml`` by a recorded run, all papers in one table.
 
-    Raises `ArtifactError` or `ConfigError` if a file is missing or damaged.
+    Papers that the record has no evidence of are left out. Raises `ArtifactError` or `ConfigError`
+    if a file is missing or damaged.
     """
     run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     found = []
     for path in sorted(papers.glob("*/claims.yaml")):
         claims = load(path)
+        if not (folder / claims.paper / EVIDENCE).exists():
+            continue
         why = path.with_name("explanations.yaml")
         explained = load_explanations(why, claims) if why.exists() else None
         with _unpacked(folder / claims.paper) as place:
             evidence = _evidence(place, folder / claims.paper)
             case = run["images"], run["scale"]
             found.append(evaluate(claims, evidence, *case, explanations=explained))
+    if not found:
+        raise ArtifactError(f"{folder} holds no paper's {EVIDENCE}; name the folder of a record.")
     return pd.concat(found, ignore_index=True)
 
 
@@ -72,13 +77,14 @@ def _evidence(unpacked: Path, folder: Path) -> Evidence:
 
 def write(folder: Path, judged: pd.DataFrame) -> None:
     """Replace the claims files of a recorded run, and the counts in its summary.csv."""
-    old = read_csv(folder / "summary.csv").to_dict("records")
-    sizes = {str(row["paper"]): {key: row[key] for key in SIZES} for row in old}
-    for paper in sizes:
+    old = read_csv(folder / "summary.csv")
+    sizes = {str(row["paper"]): {key: row[key] for key in SIZES} for row in old.to_dict("records")}
+    for paper in judged["paper"].unique():
         for whose, name in FILES.items():
             own = judged[(judged["paper"] == paper) & (judged["whose"] == whose)]
             write_csv(folder / paper / name, own)
-    write_csv(folder / "summary.csv", tally.summary(judged, sizes))
+    kept = old[~old["paper"].isin(judged["paper"])]
+    write_csv(folder / "summary.csv", pd.concat([tally.summary(judged, sizes), kept]))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -93,7 +99,8 @@ def main(arguments: list[str] | None = None) -> int:
         if given.write:
             write(given.folder, judged)
         names = FILES.values()
-        files = [path for name in names for path in sorted(given.folder.glob(f"*/{name}"))]
+        papers = judged["paper"].unique()
+        files = [given.folder / paper / name for paper in papers for name in names]
         before = pd.concat(map(tally.read, files)).set_index("id")["verdict"]
     except GradleakError as error:
         print(error, file=sys.stderr)

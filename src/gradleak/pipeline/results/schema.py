@@ -98,7 +98,7 @@ class Entry(Section):
     table: Identifier | None = None
     tables: Ids
     compared: Annotated[dict[Identifier, Compared], Field(default_factory=dict)]
-    samples: ByScale | None = None  # gradients that a client samples
+    samples: ByScale | None = None  # gradients that a client samples, or draws of a random key
     rows: Lines
     columns: Lines
     panels: Annotated[list[Panel], Field(default_factory=list)]

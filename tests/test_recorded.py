@@ -1,0 +1,101 @@
+"""A recorded run is judged again from what the record keeps, without running anything."""
+
+import json
+import shutil
+
+import pandas as pd
+import pytest
+
+from claims_synthetic import FILE, ROOT, changed, copa_scores, index_rows, security_rows
+from conftest import sentence
+from gradleak.claims import recorded
+from gradleak.errors import ArtifactError
+from gradleak.runtime.zipped import write_zip
+
+CASE = {"images": "real", "scale": "laptop"}
+ONE = "copa.table2.fig1.v1.truck.copa.mse"
+
+
+@pytest.fixture
+def papers(tmp_path):
+    (tmp_path / "papers/copa").mkdir(parents=True)
+    for name in ("claims.yaml", "explanations.yaml"):
+        shutil.copy(FILE.with_name(name), tmp_path / "papers/copa" / name)
+    return tmp_path / "papers"
+
+
+def record(folder, scores):
+    """A record of COPA's runs, with verdicts as they come out."""
+    place = folder / "record/copa"
+    place.mkdir(parents=True)
+    files = {"scores/real-laptop/copa_pair/a": scores}
+    files["security/real-laptop/copa_pair/b"] = security_rows()
+    members = {
+        f"results/{name}.csv": pd.DataFrame(rows).to_csv(index=False).encode()
+        for name, rows in files.items()
+    }
+    write_zip(place / recorded.EVIDENCE, members)
+    pd.DataFrame(index_rows()).to_csv(place / "copa_index.csv", index=False)
+    (folder / "record/run.json").write_text(json.dumps(CASE))
+    sizes = dict.fromkeys(recorded.SIZES, 1)
+    pd.DataFrame([{"paper": "copa", **sizes}]).to_csv(folder / "record/summary.csv", index=False)
+    return folder / "record"
+
+
+def run(folder, papers, *more):
+    return recorded.main([str(folder), "--papers", str(papers), *more])
+
+
+def test_a_record_is_judged_again_and_says_what_changed(tmp_path, papers, capsys):
+    folder = record(tmp_path, copa_scores())
+    assert run(folder, papers, "--write") == 0
+    rows = pd.read_csv(folder / "copa/claims.csv").set_index("id")
+    ours = pd.read_csv(folder / "copa/claims_ours.csv")
+    assert set(rows.whose) == {"paper"} and set(ours.whose) == {"ours"}
+    assert rows.loc[ONE, "verdict"] == "reproduced" and rows.loc[ONE, "evidence"] == "copa_pair"
+    counts = pd.read_csv(folder / "summary.csv").set_index("whose")
+    assert counts.loc["paper", "claims"] == len(rows) and counts.loc["ours", "jobs"] == 1
+    assert counts.loc["paper", "tests"] >= counts.loc["paper", "hold"] > 0
+    capsys.readouterr()
+    assert run(folder, papers) == 0
+    # Another tolerance gives another verdict, which is named and not written.
+    text = (papers / "copa/claims.yaml").read_text()
+    changed_text = text.replace("[0.0512, 61.0389,", "[0.9512, 61.0389,")
+    (papers / "copa/claims.yaml").write_text(changed_text)
+    assert run(folder, papers) == 1
+    assert f"{ONE}: recorded as reproduced, now exceeds" in capsys.readouterr().out
+    assert pd.read_csv(folder / "copa/claims.csv").set_index("id").loc[ONE, "verdict"] == (
+        "reproduced"
+    )
+
+
+def test_scores_in_the_record_decide(tmp_path, papers):
+    where = {"model": "cnn3_v1_tanh", "attack": "copa", "metric": "mse"}
+    folder = record(tmp_path, changed(copa_scores(), where, times=100.0))
+    judged = recorded.judge(folder, papers).set_index("id")
+    assert judged.loc[ONE, "verdict"] == "differs"
+
+
+def test_a_damaged_record_is_refused_in_one_sentence(tmp_path, papers, capsys):
+    folder = record(tmp_path, copa_scores())
+    (folder / "copa" / recorded.EVIDENCE).write_bytes(b"no zip")
+    said = sentence(ArtifactError, recorded.judge, folder, papers)
+    assert "evidence.zip cannot be read" in said
+    assert run(folder, papers) == 2
+    assert "evidence.zip cannot be read" in capsys.readouterr().err
+
+
+def test_the_recorded_verdicts_are_todays():
+    """What docs/results says follows from the scores and tables that it keeps."""
+    judged = recorded.judge(ROOT / "docs/results", ROOT / "papers").set_index("id")
+    for whose, name in recorded.FILES.items():
+        files = [ROOT / "docs/results" / paper / name for paper in judged["paper"].unique()]
+        rows = pd.concat(pd.read_csv(path, keep_default_na=False) for path in files)
+        rows = rows.set_index("id")
+        now = judged[judged["whose"] == whose].loc[rows.index]
+        assert set(now.index) == set(judged.index[judged["whose"] == whose]), "of today's claims"
+        wrong = rows.index[rows["verdict"] != now["verdict"]]
+        assert list(wrong) == []
+        assert (rows["explanation"] == now["explanation"]).all()
+        numbers = pd.to_numeric(rows["ours"]).to_numpy()
+        assert numbers == pytest.approx(now["ours"].to_numpy(), rel=1e-6, nan_ok=True)
