@@ -20,7 +20,11 @@ from gradleak.runtime import tidy
 TABLE4 = ("resnet101", "variant1", "variant2")
 NEED_PAPER_SCALE = [f"rgap.table4.{name}.{m}" for name in TABLE4 for m in ("accuracy", "mse")]
 NEED_PAPER_SCALE += [f"rgap.resnet101.accuracy.{cut}" for cut in ("cut1", "cut3")]
-NEED_PAPER_SCALE += ["rgap.resnet18.three_times"]
+NEED_PAPER_SCALE += [f"rgap.resnet101.poorer.{cut}" for cut in ("cut1", "cut3")]
+NEED_PAPER_SCALE += [f"rgap.resnet18.accuracy.{cut}" for cut in ("cut3", "cut8")]
+NEED_PAPER_SCALE += [
+    f"rgap.resnet18.{name}" for name in ("three_times", "poorer.cut3", "unstable", "similar.cut8")
+]
 
 
 @pytest.fixture(scope="module")
@@ -52,29 +56,35 @@ def test_every_number_is_a_claim_with_its_rounding_and_spread():
 
 
 def test_the_papers_own_world_reproduces_it(judged):
-    waiting = {"rgap.speed", "rgap.batch.dlg_sometimes", *NEED_PAPER_SCALE}
-    assert set(judged[judged["verdict"] == "not judged"].index) == waiting
-    reasons = set(judged.loc[NEED_PAPER_SCALE, "reason"])
-    assert reasons == {"scale: needs at least paper, this is laptop"}
-    assert judged.loc["rgap.speed", "reason"].startswith("time: ")
-    exceeds = judged[judged["verdict"] == "exceeds"]
-    assert len(exceeds) == 6 and exceeds.index.str.contains("rgap64").all()
-    assert "'R-GAP against DLG rgap_cnn6'" in judged.loc["rgap.speed", "reason"]
-    for name, words in (("rgap.eq35", "(11)"), ("rgap.mu.two.hinge", "Figure 1")):
-        row = judged.loc[name]
-        assert row["verdict"] == "refuted"
-        assert words in row["reason"] and "ours: differs" in row["reason"]
-    rest = judged[~judged["verdict"].isin(["not judged", "exceeds", "refuted"])]
-    assert len(judged) - len(rest) == 2 + 6 + 2 + len(NEED_PAPER_SCALE)
+    left = judged[judged["verdict"] == "not judged"]
+    # A factor of 3 or 10 to either side of a mean accepts more than a factor of 10.
+    wide = left[left["reason"].str.startswith("too wide")].index
+    assert wide.str.match(r"rgap\.table(1|2|3\..\.mse|4\..*\.mse)").all() and len(wide) == 26
+    waiting = set(NEED_PAPER_SCALE) - set(wide)
+    assert set(left.index) == {*wide, *waiting} and len(waiting) == 13
+    reasons = left.loc[sorted(waiting), "reason"]
+    assert reasons.str.startswith("scale: needs at least paper, this is laptop").all()
+    refuted = {"eq35": "(11)", "mu.two.hinge": "Figure 1", "ra.near_data": "its own definition"}
+    for name, words in refuted.items():
+        row = judged.loc[f"rgap.{name}"]
+        assert row["verdict"] == "refuted" and words in row["reason"]
+        assert ("ours: differs" in row["reason"]) == (name != "ra.near_data")
+    defined = judged.index[judged["verdict"] == "by definition"]
+    assert {"rgap.padding", "rgap.eq11"} <= {*defined}
+    assert {f"rgap.table3.{net}.ra" for net in "abcde"} <= {*defined}
+    rest = judged[~judged["verdict"].isin(["not judged", "refuted", "by definition"])]
+    assert len(judged) - len(rest) == len(left) + len(refuted) + 36 and len(defined) == 36
     # The counts are real ones, and with virtual constraints they do not say what the paper says.
     assert set(rest[rest["verdict"] != "reproduced"].index) == {"rgap.resnet18.ra.critical"}
+    # Rows of ours stand in a table and are not judged.
+    assert not judged.index.str.contains(r"rgap64\.cnn6|gauss_newton|dlg_starts").any()
     row = judged.loc["rgap.table1.dlg.cnn6"]
     assert row["low"] < row["ours"] < row["high"] and row["n"] == 6
-    assert judged.loc["rgap.table1.dlg_starts.cnn6", "n"] == 18
     assert "standard error" in row["reason"]
     # What rests on one draw of the weights says so.
     forms = {c.id: c.query.form for c in rgap().claims}
     tested = judged[judged.index.map(forms).isin(["compare", "close", "limit", "share"])]
+    tested = tested.drop(waiting, errors="ignore")
     assert len(tested) > 50
     assert tested["reason"].str.contains("one draw of the weights").all()
 
@@ -90,7 +100,9 @@ SCORES = yaml.safe_load("""
 - [{model: rgap_lenet, attack: dlg}, {times: 1.0e+07}, lenet.well.dlg lenet.dlg_poorer]
 - [{result: rgap_draws, attack: rgap_float32}, {times: 1000.0}, table2.lenet.rgap table2.leaky.rgap]
 - [{model: rgap_lenet_leaky, attack: rgap_float32}, {times: 1.0e+07},
-  lenet.rgap_better refined.harm lenet.where_dlg_fails]
+  lenet.rgap_better refined.harm]
+- [{model: rgap_lenet_leaky, attack: rgap_float32}, {times: 1.0e+07}, lenet.where_dlg_fails,
+  not told apart]
 - [{model: rgap_lenet, attack: rgap_dlg}, {times: 10000.0}, refined.invisible refined.better]
 - [{model: rgap_fig2_d, attack: dlg}, {times: 100.0}, ra.order.dlg ra.recovered.d]
 - [{model: rgap_fig2_c, attack: dlg}, {times: 0.001}, ra.bigger.mse ra.not_recovered.c]
@@ -109,13 +121,21 @@ SCORES = yaml.safe_load("""
   twin.not_recovered twin.not_recovered64]
 - [{result: rgap_twin, attack: rgap_balanced, metric: mse}, {value: 1}, twin.chosen]
 - [{attack: dlg_near_twin, metric: twin_error}, {value: 0.05}, twin.dlg_near]
-- [{result: rgap_twin, attack: dlg, metric: twin_error}, {value: 0.1}, twin.dlg_random]
-- [{attack: dlg_same_class, metric: mse}, {value: 0.1}, twin.same_class]
+- [{result: rgap_twin, attack: dlg, metric: twin_error}, {value: 0.1}, twin.dlg_random,
+  not told apart]
+- [{attack: dlg_same_class, metric: mse}, {value: 0.1}, twin.same_class, not told apart]
 - [{model: rgap_fig6_one_skip}, {times: 0.1}, skip.one.mse]
 - [{model: rgap_fig6_bottleneck_skip}, {times: 1.0e+05}, skip.bottleneck.mse skip.bottleneck.full]
 - [{model: rgap_fig6_two_skip}, {times: 3.0}, skip.two.mse]
 - [{metric: r2, result: rgap_batch5}, {value: 0.9}, batch.combination.5 batch.combination64.5]
 - [{result: rgap_batch2, attack: dlg}, {times: 10000.0}, batch.dlg]
+- [{result: rgap_fcn, attack: phong}, {times: 1.0e-09}, bias.removed]
+- [{result: rgap_late, attack: dlg}, {times: 1.0e-09}, late]
+- [{model: rgap_cnn6d, attack: gauss_newton}, {times: 1.0e+09},
+  second.recovers.cnn6d second.better.cnn6d.dlg_equal second.better.cnn6d.rgap_balanced]
+- [{attack: ig_tuned}, {times: 1.0e+09}, settings.ig_tuned]
+- [{result: rgap_fig4_untrained, model: rgap_resnet18_cut3}, {times: 0.01},
+  resnet18.poorer.untrained]
 - [{model: rgap_fig9_all, attack: rgap_float32}, {times: 9.0},
   width.all.rgap.small width.all.rgap.large]
 - [{model: rgap_edge_all}, {times: 9.0}, width.edge.all width.edge64.all]
@@ -178,7 +198,8 @@ def test_the_papers_own_tables_can_contradict_its_sentences(tmp_path):
     contradictions = Judge(bent, Evidence(), "real", "laptop").contradictions
     wrong = {c.id: found for c in bent.claims if (found := contradictions(c))}
     names = ("eq35", "mu.two.hinge", "hgap.best.cnn6d.cifar.dlg", "lenet.condition.conv3")
-    assert set(wrong) == {f"rgap.{name}" for name in (*names, "ra.order.dlg", "ra.recovered.d")}
+    names += ("ra.near_data", "ra.order.dlg", "ra.recovered.d")
+    assert set(wrong) == {f"rgap.{name}" for name in names}
     assert "1.9 ± 0.0016" in wrong["rgap.hgap.best.cnn6d.cifar.dlg"][0]
 
 
@@ -195,14 +216,16 @@ def test_bootstrap_of_a_mean_stays_positive_and_agrees_with_scipy():
 def test_tables_show_ours_beside_the_papers_numbers(evidence):
     first = table(rgap(), evidence, "rgap_table1", "real", "laptop")
     assert list(first.columns) == tidy.TABLES
-    assert len(first) == 22
-    assert first["paper"].notna().all() and (first["verdict"] != "").all()
+    assert len(first) == 24
+    assert first["paper"].notna().all()
+    theirs = first["row"].isin(["R-GAP", "DLG", "H-GAP"])
+    assert ((first["verdict"] != "") == theirs).all()
     ours = first[first["row"] == "R-GAP, balanced rows"]
     assert ours["note"].str.startswith("ours, beside the paper's number").all()
-    assert len(table(rgap(), evidence, "rgap_table2", "real", "laptop")) == 30
+    assert len(table(rgap(), evidence, "rgap_table2", "real", "laptop")) == 28
     third = table(rgap(), evidence, "rgap_table3", "embedded", "smoke")
-    assert set(third.loc[third["metric"] == "ra", "verdict"]) == {"reproduced"}
-    assert set(third.loc[third["metric"] == "mse", "verdict"]) == {"not judged"}
+    assert set(third.loc[third["metric"] == "ra", "verdict"]) == {"by definition"}
+    assert set(third.loc[third["metric"] == "mse", "verdict"]) == {"not judged", ""}
 
 
 def _claim(name, **query):
@@ -254,7 +277,8 @@ def test_failed_starts_count_in_shares_and_means(tmp_path):
     assert (twin.n, twin.n_ok) == (18, 18)
     where = {"model": "rgap_cnn6", "attack": "dlg", "answer": 0}
     rows = changed(rgap_scores(), {**where, "index": 0}, **FAILED)
-    for count, verdict in ((2, "reproduced"), (3, "differs")):
+    # Its window is too wide to judge, unless half or fewer succeed.
+    for count, verdict in ((2, "not judged"), (3, "differs")):
         rows = changed(rows, {**where, "index": count - 1}, **FAILED)
         mean = of(tmp_path, rows)["rgap.table1.dlg.cnn6"]
         assert (mean.verdict, mean.n, mean.n_ok) == (verdict, 6, 6 - count)
@@ -264,5 +288,5 @@ def test_failed_starts_count_in_shares_and_means(tmp_path):
     rows = changed(rgap_scores(), where, **FAILED)
     rows = [row for row in rows if row["status"] == "ok" or row["metric"] == "mse"]
     found = of(tmp_path, rows)["rgap.batch.combination.5"]
-    assert (found.n, found.n_ok, found.verdict) == (6, 5, "differs")
+    assert (found.n, found.n_ok, found.verdict) == (6, 5, "not told apart")
     assert found.reason.startswith("5 of 6 batches")

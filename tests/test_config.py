@@ -63,7 +63,7 @@ REFUSED = [
     ("defences.noise_small.tv", 1.0, "key 'defences.noise_small.tv' does not belong here"),
     ("defences.noise_small", {"level": 1.0}, "key 'defences.noise_small.method' is missing"),
     ("attacks.dlg_near_twin.of", "copa", "dlg_near_twin.answer: twin", "copa gives no twin"),
-    ("attacks.rgap_dlg.of", "rgap_dlg_short", "rgap_dlg_short is itself made from another"),
+    ("attacks.rgap_dlg.of", "gauss_newton", "gauss_newton is itself made from another"),
     ("attacks.dlg.answer", "twin", "attacks.dlg: answer: twin", "of: ATTACK"),
     ("attacks.dlg.start_noise", 0.1, "attacks.dlg: start_noise", "start: normal is noise"),
     ("attacks.dlg.failure_loss", 0.0, "attacks.dlg.failure_loss", "0.0"),
