@@ -20,7 +20,7 @@ from gradleak.claims.outcome import (
     Outcome,
     joined,
 )  # fmt: skip
-from gradleak.claims.power import closeness
+from gradleak.claims.power import TOO_WIDE, closeness
 from gradleak.claims.printed import Printed, column_key, texts
 from gradleak.claims.statement import Tolerance
 from gradleak.claims.statistics import adjusted
@@ -91,7 +91,8 @@ class Judge:
         except NotJudged as reason:
             outcome = Outcome(NOT_JUDGED, str(reason))
         unmet = self._unmet(claim) or _nothing(claim, outcome)
-        if unmet and outcome.verdict and outcome.verdict != NOT_JUDGED:
+        judged = outcome.verdict != NOT_JUDGED or outcome.reason.startswith(TOO_WIDE)
+        if unmet and outcome.verdict and judged:
             outcome = replace(outcome, verdict=NOT_JUDGED, reason=unmet)
         outcome = _of_kind(claim, outcome)
         against = self.contradictions(claim)
@@ -142,7 +143,7 @@ def _of_kind(claim: Claim, outcome: Outcome) -> Outcome:
     if claim.kind == DEFINITION:
         return replace(outcome, verdict=BY_DEFINITION)
     if claim.kind == "value" and outcome.n == 1:
-        alone = joined("too wide: a single value has no spread", outcome.reason)
+        alone = joined(f"{TOO_WIDE}: a single value has no spread", outcome.reason)
         return replace(outcome, verdict=NOT_JUDGED, reason=alone)
     return outcome
 

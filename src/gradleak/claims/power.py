@@ -16,6 +16,7 @@ from gradleak.claims.statement import Statement, Tolerance
 from gradleak.claims.statistics import MSE_FLOOR
 
 WIDEST = 10.0  # a factor, or dB
+TOO_WIDE = "too wide"  # begins the reason of a number that hardly any result would miss
 MOST = 10_000  # runs, the most that are asked for
 # Ratios of two errors (of PSNRs, of their MSEs; else of the numbers) up to which they are close.
 LEVELS = {"10 %": 1.1, "25 %": 1.25, "factor 2": 2.0, "factor 10": 10.0}

@@ -12,7 +12,7 @@ from gradleak.claims.evidence import Evidence
 from gradleak.claims.forms.base import EXTREMES, Form, experiments, percent
 from gradleak.claims.metrics import HIGHER_IS_BETTER, LOGARITHMIC, label, may_be_zero, worst
 from gradleak.claims.outcome import DIFFERS, EXCEEDS, NOT_JUDGED, Outcome, failed, holds, joined
-from gradleak.claims.power import Window, needed, widened
+from gradleak.claims.power import TOO_WIDE, Window, needed, widened
 from gradleak.claims.statement import EVERY, Answers, Statement, Tolerance, Where
 from gradleak.claims.statistics import bootstrap_mean, prediction_interval
 
@@ -186,11 +186,11 @@ def placed(
 def too_wide(window: Window, values: np.ndarray, tolerance: Tolerance) -> str:
     """Say why an interval that holds the paper's value shows nothing, and what would."""
     if values.size < 2:
-        return "too wide: a single value has no spread"
+        return f"{TOO_WIDE}: a single value has no spread"
     enough = needed(values, window, tolerance)
     more = "no number of runs would do" if enough is None else f"n = {enough} would do"
     holds_zero = "holds 0" if may_be_zero(window.metric) else f"is {window}"
-    return f"too wide: the window of values that agree {holds_zero}; {more}"
+    return f"{TOO_WIDE}: the window of values that agree {holds_zero}; {more}"
 
 
 def exact(values: np.ndarray, n: int, claim: Statement, tolerance: Tolerance) -> Outcome:
