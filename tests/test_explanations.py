@@ -52,11 +52,14 @@ def look_up(row):
 
 
 def same(found, value):
-    """True if a cell is a value, in as many digits as that is given with."""
-    if isinstance(value, str):
-        return found == value
-    digits = repr(value).lower().partition("e")[0].lstrip("-0.").replace(".", "")
-    return found != "" and float(f"{float(found):.{max(len(digits), 1) - 1}e}") == value
+    """True if a cell is a text or a number, in as many digits as that is given with."""
+    text = value if isinstance(value, str) else repr(value)
+    try:
+        number, mantissa = float(text), text.lower().partition("e")[0]
+    except ValueError:
+        return found == text
+    digits = len(mantissa.lstrip("-").replace(".", "").lstrip("0")) or 1
+    return found != "" and float(f"{float(found):.{digits - 1}e}") == number
 
 
 @pytest.mark.parametrize("paper", PAPERS)
@@ -101,4 +104,5 @@ def test_rows_that_show_something_else_are_noticed(where, shows, words):
 
 def test_numbers_are_compared_in_the_digits_that_are_given():
     assert same("0.013456", 0.0135) and same("0.013456", 0.01) and not same("0.013456", 0.0134)
+    assert same("0.00395", "0.0040") and not same("0.00395", "0.00400") and same("a b", "a b")
     assert same("-2266.5", -2266.5) and same("1.2e-13", 1e-13) and not same("", 1.0)
