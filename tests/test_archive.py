@@ -1,7 +1,6 @@
 """results/archive.zip and results/record: what goes in, what stays out and why, the same bytes."""
 
 import hashlib
-import itertools
 import json
 import os
 import zipfile
@@ -196,60 +195,60 @@ def test_the_rules_from_arrays_to_the_archive(tree, snakemake, tmp_path_factory,
     assert "Nothing to be done" in done.stdout + done.stderr
 
 
-CLAIMS = """\
-id,paper,whose,verdict,p,holm
-a.1,mnist,paper,reproduced,,
-a.2,mnist,paper,differs,0.01,0.01
-b.1,imagenet,paper,not judged,,
-"""
-OURS = "id,paper,whose,verdict,p,holm\na.3,mnist,ours,reproduced,0.02,0.1\n"
+CLAIMS = {
+    "paper": "mnist",
+    "tolerances": {"same": {"rule": "absolute", "amount": 0, "reason": "A test."}},
+    "claims": [
+        {"id": name, "locator": "x", "statement": "It is 1.", "kind": "exact", "paper_value": 1}
+        | {"tolerance": "same", "whose": whose}
+        | {"query": {"form": "column", "table": "mnist", "column": "value", "where": {}}}
+        for name, whose in (("a.1", "paper"), ("a.2", "ours"))
+    ],
+}
 
 
-def recorded(results):
-    made("results/claims.csv", "claims_table", content=CLAIMS)
-    made("results/claims_ours.csv", "claims_table", content=OURS)
-    write_json(PROVENANCE, record(results))
-    tables = [path for path in results if "tables" in path]
-    claims = ["results/claims.csv", "results/claims_ours.csv"]
-    scores = ["results/scores/real-smoke/mnist_pair/a.csv"]
-    Path(scores[0]).parent.mkdir(parents=True, exist_ok=True)
-    Path(scores[0]).write_text("value\n1\n")
-    recording.write("record", PROVENANCE, claims, tables, scores)
+def recorded(results, value=1):
+    """Record MNIST's results, with a table of one number."""
+    Path("claims.yaml").write_text(yaml.safe_dump(CLAIMS))
+    made("results/tables/mnist.csv", "table", content=f"value,x\n{value},y\n")
+    own = [path for path in results if "mnist" in path]
+    kept = recording.Kept("claims.yaml", ["results/tables/mnist.csv"], [])
+    recording.write("record/mnist", record(own), kept)
     return Path("record")
 
 
 def test_tables_claims_and_their_summary_are_kept(results):
     folder = recorded(results)
-    assert (folder / "mnist/mnist.csv").read_text() == "content of results/tables/mnist.csv"
-    assert list(pd.read_csv(folder / "mnist/claims.csv").id) == ["a.1", "a.2"]
+    assert (folder / "mnist/mnist.csv").read_text() == "value,x\n1,y\n"
+    rows = [pd.read_csv(folder / "mnist" / name) for name in recorded_again.FILES.values()]
+    assert [list(part.id) for part in rows] == [["a.1"], ["a.2"]]
+    assert [list(part.verdict) for part in rows] == [["reproduced"]] * 2
     assert not list(folder.rglob("*.p*"))
-    assert list(pd.read_csv(folder / "mnist/claims_ours.csv").id) == ["a.3"]
-    rows = pd.read_csv(folder / "summary.csv").set_index(["paper", "whose"])
-    assert list(rows.index) == [*itertools.product(["mnist", "imagenet"], ["paper", "ours"])]
-    assert list(rows.loc["mnist", "paper"][["figures", "tables", "claims"]]) == [3, 1, 2]
-    own, ours, other = rows.loc["mnist", "paper"], rows.loc["mnist", "ours"], "imagenet"
-    assert own["differs"] == rows.loc[other, "paper"]["not judged"] == ours["reproduced"] == 1
-    assert list(own[["tests", "hold", "hold_holm", "fail", "fail_holm"]]) == [1, 0, 0, 1, 1]
-    assert list(ours[["tests", "hold", "hold_holm", "fail", "fail_holm"]]) == [1, 1, 0, 0, 0]
-    assert rows[list(VERDICTS)].sum().sum() == 4
-    with zipfile.ZipFile(folder / "mnist" / recorded_again.EVIDENCE) as kept:
-        assert kept.namelist() == ["results/scores/real-smoke/mnist_pair/a.csv"]
+    counts = recorded_again.summary(folder).set_index("whose")
+    assert list(counts.loc["paper", ["figures", "tables", "claims"]]) == [3, 1, 1]
+    assert list(counts["reproduced"]) == [1, 1] and list(counts["tests"]) == [0, 0]
+    assert counts[list(VERDICTS)].sum().sum() == 2
     # The run is told without its host.
-    told = json.loads((folder / "run.json").read_text())
+    told = json.loads((folder / "mnist/run.json").read_text())
     assert (told["images"], told["scale"]) == ("real", "smoke")
-    assert {data["dataset"] for data in told["datasets"]} == {"imagenet", "mnist"}
-    assert told["commits"] == {"c" * 40: len(list(Path("results/provenance").rglob("*.json")))}
+    assert {data["dataset"] for data in told["datasets"]} == {"mnist"}
+    assert list(told["commits"]) == ["c" * 40]
     assert "host" not in told
     assert told["machine"]["architecture"] and told["machine"]["cores"] >= 1
 
 
+def test_verdicts_follow_from_what_is_kept(results):
+    folder = recorded(results, value=2)
+    assert list(pd.read_csv(folder / "mnist/claims.csv").verdict) == ["differs"]
+
+
 def test_artifacts_have_their_checksum_code_time_and_card(results):
-    made("results/tables/mnist.csv", "table", gpu="A Card")
+    made("figures/mnist_chart.pdf", "chart", gpu="A Card")
     rows = pd.read_csv(recorded(results) / "mnist/artifacts.csv").set_index("artifact")
     score = rows.loc["results/scores/real-smoke/mnist.csv"]
     assert score.sha256 == job_records.checksum("results/scores/real-smoke/mnist.csv")
     assert (score.rule, score.seconds, score.cpu_seconds) == ("score", 1.5, 1.0)
-    assert pd.isna(score.gpu) and rows.gpu["results/tables/mnist.csv"] == "A Card"
+    assert pd.isna(score.gpu) and rows.gpu["figures/mnist_chart.pdf"] == "A Card"
     # Put there by hand, so no job made them, and what it is of the other data set is not here.
     assert not any("data/" in path or "imagenet" in path for path in rows.index)
 
@@ -259,8 +258,7 @@ def test_a_job_with_two_outputs_counts_once(results):
         made(f"figures/mnist_{path}.pdf", "both", seconds=seconds, cpu_seconds=60.0)
         results.append(f"figures/mnist_{path}.pdf")
     before, after = (
-        pd.read_csv(recorded(given) / "summary.csv").set_index("paper").loc["mnist"].iloc[0]
-        for given in (results[:-3], results)
+        recorded_again.summary(recorded(given)).iloc[0] for given in (results[:-3], results)
     )
     assert after.jobs - before.jobs == 2
     assert after.cpu_minutes - before.cpu_minutes == pytest.approx(2)

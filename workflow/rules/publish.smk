@@ -26,6 +26,15 @@ REPORT_PARTS = ("report.html.j2", "base.css", "report.css", "report.js")
 NOTEBOOK_PARTS = ("notebook/conf.json", "notebook/index.html.j2", "notebook/style.css")
 NOTEBOOK = "results/notebooks/{notebook}.html"
 NOTEBOOKS = notebook_rules.Notebooks(beside_snakefile("notebooks"), METHODS)
+# What the chains of results are followed with: beginnings of paths, of all cases, that rules make and
+# that hold images.
+CHAIN = {
+    "data_root": CONFIG.data.root,
+    "made": ["results/", "figures/"],
+    "pictured": PATHS.pictured,
+    "included": list(INCLUDED),
+    "resolved": CONFIG.model_dump_json(exclude_unset=True),
+}
 # Figures, tables, claims, scores and what else is small stay, and with them `all` has nothing to do;
 # what is deleted of these brings back the steps that it needs.
 CLEANED = (
@@ -38,6 +47,11 @@ CLEANED = (
     PATHS.gradient,
     PATHS.reconstruction,
 )
+
+
+def of_paper(paper, *paths):
+    """Figures and tables of a paper, whose names begin with its own."""
+    return [path for path in paths if Path(path).stem.partition("_")[0] == paper]
 
 
 rule claims_table:
@@ -123,12 +137,7 @@ rule provenance:
         mem_mb=1000,
         runtime=10,
     params:
-        data_root=CONFIG.data.root,
-        # Beginnings of paths, of all cases: what rules make, and what holds images.
-        made=["results/", "figures/"],
-        pictured=PATHS.pictured,
-        included=list(INCLUDED),
-        resolved=CONFIG.model_dump_json(exclude_unset=True),
+        **CHAIN,
         code=code("gradleak.reporting.provenance_record"),
     message:
         "Collect the provenance of all results: {output}"
@@ -163,21 +172,47 @@ rule archive:
         "../scripts/archive.py"
 
 
-# What docs/results keeps of a run, by paper.
+# What docs/results keeps of a run, a folder for each paper.
+rule record_paper:
+    input:
+        results=lambda wildcards: of_paper(wildcards.paper, *FIGURES, *PICTURES, *TABLES),
+        tables=lambda wildcards: of_paper(wildcards.paper, *TABLES),
+        evidence=lambda wildcards: ASK.judged(wildcards.paper),
+        claims=lambda wildcards: claims_of(wildcards.paper),
+        explanations=lambda wildcards: [
+            path for path in EXPLANATIONS if Path(path).parent.name == wildcards.paper
+        ],
+        config=beside_snakefile("config.yaml"),
+        included=list(INCLUDED.values()),
+        lock=beside_snakefile("requirements.lock"),
+    output:
+        directory("results/record/{paper}"),
+    log:
+        "results/logs/record/{paper}.log",
+    wildcard_constraints:
+        paper=ids(CONFIG.papers),
+    localrule: True
+    conda:
+        "../../envs/gradleak.yaml"
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    params:
+        **CHAIN,
+        code=code("gradleak.reporting.recording", "gradleak.reporting.provenance_record"),
+    message:
+        "Record this run of {wildcards.paper}: {output}"
+    script:
+        "../scripts/record.py"
+
+
 rule record:
     input:
-        provenance="results/provenance.json",
-        claims=CLAIMED,
-        tables=TABLES,
-        evidence=[
-            *PATHS.scores(*CONFIG.experiments),
-            *ASK.judged_security(),
-            *ASK.judged_rank(),
-        ],
+        expand("results/record/{paper}", paper=CONFIG.papers),
     output:
-        directory("results/record"),
+        "results/record/summary.csv",
     log:
-        "results/logs/record.log",
+        "results/logs/record/summary.log",
     localrule: True
     conda:
         "../../envs/gradleak.yaml"
@@ -185,11 +220,11 @@ rule record:
         mem_mb=1000,
         runtime=10,
     params:
-        code=code("gradleak.reporting.recording"),
+        code=code("gradleak.claims.recorded"),
     message:
-        "Record this run: {output}"
+        "Count the verdicts of the record: {output}"
     script:
-        "../scripts/record.py"
+        "../scripts/record_summary.py"
 
 
 # Walk-throughs: notebooks/{notebook}.ipynb, run from top to bottom, as pages.

@@ -1,11 +1,17 @@
-"""Writes what docs/results keeps of a run."""
+"""Writes what docs/results keeps of a paper's run."""
 
 import _package
+from gradleak.config.schema import Config
 from gradleak.reporting import recording
+from gradleak.reporting.provenance_record import Layout, make
 from gradleak.runtime.job import job
 
 with job(snakemake, altered=True):
-    given = snakemake.input
-    recording.write(
-        snakemake.output[0], given.provenance, given.claims, given.tables, given.evidence
-    )
+    given, params = snakemake.input, snakemake.params
+    config = Config.model_validate_json(params.resolved)
+    layout = Layout(params.data_root, tuple(params.made), tuple(params.pictured))
+    included = dict(zip(params.included, given.included, strict=True))
+    files = {"config.yaml": given.config, **included}
+    told = make([*given.results], config, layout, settings=files, lock=given.lock)
+    kept = recording.Kept(given.claims, given.tables, given.evidence)
+    recording.write(snakemake.output[0], told, kept)

@@ -2,7 +2,7 @@
 
 The folder holds for each paper what its verdicts rest on: `evidence.zip` with scores, c(M) and
 ranks at their paths, and the tables. Judging takes seconds and needs no run. ``--write`` replaces
-the claims files and the counts of summary.csv, after a change of claims or of how they are judged.
+the claims files and summary.csv, after a change of claims or of how they are judged.
 """
 
 import argparse
@@ -21,48 +21,39 @@ from gradleak.claims.evaluate import evaluate
 from gradleak.claims.evidence import Evidence
 from gradleak.claims.load import load, load_explanations
 from gradleak.errors import ArtifactError, GradleakError
-from gradleak.runtime.artifacts import read_csv, write_csv
+from gradleak.runtime.artifacts import FilePath, read_csv, write_csv
 
-EVIDENCE = "evidence.zip"
-SIZES = ("figures", "tables", "jobs", "cpu_minutes")  # columns of summary.csv about the run
+EVIDENCE, RUN, ARTIFACTS = "evidence.zip", "run.json", "artifacts.csv"
 FILES = {"paper": "claims.csv", "ours": "claims_ours.csv"}  # by whose claims they hold
 # Files that are not evidence, beside the tables of a paper.
-NO_TABLES = (*FILES.values(), "artifacts.csv", "speed.csv")
+NO_TABLES = (*FILES.values(), ARTIFACTS, "speed.csv")
+# Columns of artifacts.csv that files of one job share.
+TOOK = ["threads", "seconds", "cpu_seconds", "peak_mib", "gpu"]
 
 
-def judge(folder: Path, papers: Path) -> pd.DataFrame:
-    """Judge the claims in ``papers/*/claims.yaml`` by a recorded run, all papers in one table.
+def judge(folder: FilePath, claims: FilePath) -> pd.DataFrame:
+    """Judge the claims of a paper by its recorded run in `folder`.
 
-    Papers that the record has no evidence of are left out. Raises `ArtifactError` or `ConfigError`
-    if a file is missing or damaged.
+    Raises `ArtifactError` or `ConfigError` if a file is missing or damaged.
     """
-    run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    found = []
-    for path in sorted(papers.glob("*/claims.yaml")):
-        claims = load(path)
-        if not (folder / claims.paper / EVIDENCE).exists():
-            continue
-        why = path.with_name("explanations.yaml")
-        explained = load_explanations(why, claims) if why.exists() else None
-        with _unpacked(folder / claims.paper) as place:
-            evidence = _evidence(place, folder / claims.paper)
-            case = run["images"], run["scale"]
-            found.append(evaluate(claims, evidence, *case, explanations=explained))
-    if not found:
-        raise ArtifactError(f"{folder} holds no paper's {EVIDENCE}; name the folder of a record.")
-    return pd.concat(found, ignore_index=True)
+    place, source = Path(folder), Path(claims)
+    run = json.loads((place / RUN).read_text(encoding="utf-8"))
+    file, why = load(source), source.with_name("explanations.yaml")
+    explained = load_explanations(why, file) if why.exists() else None
+    with _unpacked(place / EVIDENCE) as unpacked:
+        evidence = _evidence(unpacked, place)
+        return evaluate(file, evidence, run["images"], run["scale"], explanations=explained)
 
 
 @contextmanager
-def _unpacked(folder: Path) -> Iterator[Path]:
+def _unpacked(path: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as place:
         try:
-            with zipfile.ZipFile(folder / EVIDENCE) as archive:
+            with zipfile.ZipFile(path) as archive:
                 archive.extractall(place)
         except (OSError, zipfile.BadZipFile) as error:
-            raise ArtifactError(
-                f"{folder / EVIDENCE} cannot be read ({error}); restore or record it."
-            ) from error
+            words = f"{path} cannot be read ({error}); restore or record it."
+            raise ArtifactError(words) from error
         yield Path(place)
 
 
@@ -75,16 +66,33 @@ def _evidence(unpacked: Path, folder: Path) -> Evidence:
     return Evidence.read(scores, security, index, rank, tables)
 
 
-def write(folder: Path, judged: pd.DataFrame) -> None:
-    """Replace the claims files of a recorded run, and the counts in its summary.csv."""
-    old = read_csv(folder / "summary.csv")
-    sizes = {str(row["paper"]): {key: row[key] for key in SIZES} for row in old.to_dict("records")}
-    for paper in judged["paper"].unique():
-        for whose, name in FILES.items():
-            own = judged[(judged["paper"] == paper) & (judged["whose"] == whose)]
-            write_csv(folder / paper / name, own)
-    kept = old[~old["paper"].isin(judged["paper"])]
-    write_csv(folder / "summary.csv", pd.concat([tally.summary(judged, sizes), kept]))
+def write(folder: FilePath, judged: pd.DataFrame) -> None:
+    """Write the claims files of a paper's record."""
+    for whose, name in FILES.items():
+        write_csv(Path(folder, name), judged[judged["whose"] == whose])
+
+
+def summary(folder: FilePath) -> pd.DataFrame:
+    """Two rows for each paper of a record: counts of claims by verdict, of tests, results and jobs.
+
+    ``cpu_minutes`` are those of all jobs behind the paper's figures and tables.
+    """
+    places = sorted(path.parent for path in Path(folder).glob(f"*/{EVIDENCE}"))
+    frames = [tally.read(place / name) for place in places for name in FILES.values()]
+    return tally.summary(pd.concat(frames), {place.name: _sizes(place) for place in places})
+
+
+def _sizes(place: Path) -> dict[str, float]:
+    """Figures, tables, jobs and their CPU time; outputs of one job have one cost."""
+    made = read_csv(place / ARTIFACTS)
+    jobs = made.drop_duplicates(["rule", *TOOK])
+    paths = made["artifact"]
+    return {
+        "figures": int((paths.str.startswith("figures/") & paths.str.endswith(".pdf")).sum()),
+        "tables": int(paths.str.startswith("results/tables/").sum()),
+        "jobs": len(jobs),
+        "cpu_minutes": round(jobs["cpu_seconds"].sum() / 60, 1),
+    }
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -95,22 +103,33 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="replace the recorded verdicts")
     given = parser.parse_args(arguments)
     try:
-        judged = judge(given.folder, given.papers)
+        changed = [
+            _again(path.parent, given) for path in sorted(given.folder.glob(f"*/{EVIDENCE}"))
+        ]
+        if not changed:
+            raise ArtifactError(f"{given.folder} holds no paper's {EVIDENCE}; name a record.")
         if given.write:
-            write(given.folder, judged)
-        names = FILES.values()
-        papers = judged["paper"].unique()
-        files = [given.folder / paper / name for paper in papers for name in names]
-        before = pd.concat(map(tally.read, files)).set_index("id")["verdict"]
+            write_csv(given.folder / "summary.csv", summary(given.folder))
     except GradleakError as error:
         print(error, file=sys.stderr)
         return 2
+    return int(any(changed) and not given.write)
+
+
+def _again(place: Path, given: argparse.Namespace) -> bool:
+    """Judge a paper again, and tell which verdicts are not those recorded."""
+    judged = judge(place, given.papers / place.name / "claims.yaml")
     now = judged.set_index("id")["verdict"]
-    print(judged.groupby(["paper", "whose", "verdict"], sort=False).size().to_string())
-    changed = sorted(set(now.items()) ^ set(before.items()))
-    for name in dict.fromkeys(name for name, _ in changed):
+    files = [place / name for name in FILES.values() if (place / name).exists()]
+    before = pd.concat(map(tally.read, files)).set_index("id")["verdict"] if files else now[:0]
+    print(f"{place.name}: {', '.join(f'{n} {v}' for v, n in now.value_counts().items())}")
+    both = sorted({str(name) for name in (*now.index, *before.index)})
+    changed = [name for name in both if now.get(name) != before.get(name)]
+    for name in changed:
         print(f"{name}: recorded as {before.get(name)}, now {now.get(name)}")
-    return 1 if changed else 0
+    if given.write:
+        write(place, judged)
+    return bool(changed)
 
 
 if __name__ == "__main__":

@@ -286,6 +286,12 @@ class Inputs:
             "conditions": entry.conditions is not None,
         }
 
+    def judged(self, paper: str) -> list[str]:
+        """Scores, c(M) and ranks of a paper, which its claims are judged by."""
+        own = [name for name, entry in self.config.experiments.items() if entry.paper == paper]
+        layers = {"copa": self.judged_security, "rgap": self.judged_rank}
+        return [*self.paths.scores(*own), *(layers[paper]() if paper in layers else ())]
+
     def judged_security(self) -> list[str]:
         """Files with c(M) for claims: those of COPA's pair of images."""
         pair = [name for name in ("copa_pair",) if name in self.config.experiments]
