@@ -96,12 +96,12 @@ def read(folder, scores=(), security=(), index=(), rank=(), **tables):
         return path
 
     half = len(scores) // 2
-    parts = {"a": scores[:half], "b": scores[half:], "security": security, "index": index}
+    parts = {"a": scores[:half], "b": scores[half:], "security": security, "copa_index": index}
     made = {name: [written(name, rows)] if rows else [] for name, rows in parts.items()}
     groups = pd.DataFrame(rank).groupby("result") if rank else ()
     layers = [written(f"{name}/layers", part.drop(columns="result")) for name, part in groups]
     more = [written(name, rows) for name, rows in tables.items()]
-    return Evidence.read(made["a"] + made["b"], made["security"], made["index"], layers, more)
+    return Evidence.read(made["a"] + made["b"], made["security"], made["copa_index"], layers, more)
 
 
 class Judged:
@@ -165,7 +165,7 @@ def score(where, index, metric, value, **changes):
 def claims_file(folder, claims, **more):
     rules = {
         "prediction": {"rule": "prediction"}, "mean": {"rule": "mean", "margin": 0.01},
-        "twofold": {"rule": "mean", "factor": 2}, "factor": {"rule": "factor", "factor": 1.1},
+        "twofold": {"rule": "mean", "factor": 2},
         "test": {"rule": "alpha"}, "same": {"rule": "absolute", "amount": 0},
         "close": {"rule": "at_least", "amount": -3}, "least": {"rule": "at_least", "amount": 2},
         "half": {"rule": "at_least", "amount": 0.5}, "most": {"rule": "at_most", "amount": 2},

@@ -146,9 +146,9 @@ def test_tidy_index_table_is_spread_out(tmp_path):
         for row in given
         for column, metric, value in (("c", "c", row["c"]), ("COPA", "mse", row["mse_copa"]))
     ]
-    path = tmp_path / "index.csv"
+    path = tmp_path / "copa_index.csv"
     pd.DataFrame(rows).to_csv(path, index=False)
-    wide = Evidence.read(index=[path]).index
+    wide = Evidence.read(index=[path]).index["copa_index"]
     assert set(wide.columns) == {"network", "c", "mse_copa"}
     assert wide["c"].astype(float).tolist() == pytest.approx([row["c"] for row in given])
 

@@ -12,6 +12,7 @@ from gradleak.claims.model import DEFINITION, Claim, Claims
 from gradleak.claims.outcome import (
     BY_DEFINITION,
     DIFFERS,
+    EXCEEDS,
     NOT_JUDGED,
     NOT_TOLD_APART,
     REFUTED,
@@ -31,6 +32,7 @@ COLUMNS = [
     *OF_CLAIM, *OF_OUTCOME, "window", "closeness", "p", "holm", "images", "scale", "verdict",
     "reason", "evidence", "explanation",
 ]  # fmt: skip
+OF_VALUES = (REPRODUCED, EXCEEDS, DIFFERS)
 TESTED = (REPRODUCED, DIFFERS, NOT_TOLD_APART)
 SCALES = ("smoke", "laptop", "paper")
 # Printed numbers correspond to runs: each image has one.
@@ -137,12 +139,11 @@ def _nothing(claim: Claim, outcome: Outcome) -> str:
 
 
 def _of_kind(claim: Claim, outcome: Outcome) -> Outcome:
-    """Verdict by kind: a definition that holds is one, and a single run reproduces no value."""
-    if outcome.verdict != REPRODUCED:
-        return outcome
-    if claim.kind == DEFINITION:
+    """Verdict by kind: a definition that holds is one, and one draw says nothing of a value."""
+    if claim.kind == DEFINITION and outcome.verdict == REPRODUCED:
         return replace(outcome, verdict=BY_DEFINITION)
-    if claim.kind == "value" and outcome.n == 1:
+    drawn = outcome.n if outcome.units is None else outcome.units
+    if claim.kind == "value" and drawn == 1 and outcome.verdict in OF_VALUES:
         alone = joined(f"{TOO_WIDE}: a single value has no spread", outcome.reason)
         return replace(outcome, verdict=NOT_JUDGED, reason=alone)
     return outcome
@@ -157,14 +158,16 @@ def _row(claim: Claim, outcome: Outcome, tolerance: Tolerance) -> dict[str, obje
     row |= {key: getattr(outcome, key) for key in OF_OUTCOME}
     row |= {"window": outcome.window or query.window(claim, tolerance), "closeness": near}
     # Of the side that the verdict is on; the smaller where it is on none.
-    row |= {"p": min(outcome.p, outcome.p_against) if outcome.verdict in TESTED else math.nan}
+    p = min(outcome.p, outcome.p_against) if outcome.verdict in TESTED else math.nan
+    # Both sides were asked, which Holm's method has to count.
+    row |= {"p": p, "holm": min(1.0, p * 2 / query.sided)}
     return row | {"evidence": ", ".join(query.found_in())}
 
 
 def _with_holm(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add Holm's p-values, over all tests of the paper's claims and over those of ours."""
+    """Adjust two-sided p-values by Holm's method, over the paper's claims and over ours."""
     for _, own in frame[frame["p"].notna()].groupby("whose"):
-        frame.loc[own.index, "holm"] = adjusted(own["p"].to_numpy())
+        frame.loc[own.index, "holm"] = adjusted(own["holm"].to_numpy())
     return frame
 
 

@@ -105,8 +105,8 @@ class Evidence:
     # By file name. Tables of layers (security, rank) have a row per result, model, seed, index and
     # layer, with its ``position`` from 1; rank also has ``local`` = |x| − |W| − |z|.
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
-    # One row per network: ``network``, ``c``, ``mse_copa``, ``mse_rgap``, …
-    index: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # By file name, with one row per network: ``network``, ``c``, ``mse_copa``, ``mse_rgap``, …
+    index: dict[str, pd.DataFrame] = field(default_factory=dict)
     images: str = ""  # image source of the runs: embedded or real
     # Cache of selections, since many claims share them.
     selections: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -124,7 +124,8 @@ class Evidence:
         found = {Path(path).stem: _read(path, []) for path in tables}
         for name, paths in (("security", security), ("rank", rank)):
             found[name] = _joined(_read_layers(path, name) for path in paths)
-        return cls(_joined(map(_read_scores, scores)), found, _joined(map(_read_index, index)))
+        networks = {Path(path).stem: _read_index(path) for path in index}
+        return cls(_joined(map(_read_scores, scores)), found, networks)
 
     def on(self, images: str) -> Self:
         """Restrict to runs on ``embedded`` or ``real`` images."""
@@ -205,17 +206,18 @@ class Evidence:
             raise NotJudged(f"data: column '{side.column}' of the {name} is empty in places")
         return numbers.to_numpy()
 
-    def networks(self, x: str, y: str) -> tuple[np.ndarray, np.ndarray, int]:
-        """Return two columns of the index table and the number of networks that have both.
+    def networks(self, x: str, y: str, table: str) -> tuple[np.ndarray, np.ndarray, int]:
+        """Return two columns of an index table and the number of networks that have both.
 
         Networks without `x` are left out; an empty `y` is a failed attack and counts as infinite.
         """
-        if self.index.empty:
-            raise NotJudged("data: there is no index table")
+        frame = self.index.get(table, pd.DataFrame())
+        if frame.empty:
+            raise NotJudged(f"data: there is no table {table}")
         for column in (x, y):
-            if column not in self.index:
-                raise NotJudged(f"data: the index table has no column '{column}'")
-        first, second = (_numbers(self.index, column, "index table") for column in (x, y))
+            if column not in frame:
+                raise NotJudged(f"data: table {table} has no column '{column}'")
+        first, second = (_numbers(frame, column, f"table {table}") for column in (x, y))
         first, second = first[first.notna()], second[first.notna()]
         return first.to_numpy(), second.fillna(np.inf).to_numpy(), int(second.notna().sum())
 

@@ -36,6 +36,7 @@ class Outcome:
     # p-values of a test, that the sentence holds and that its opposite does.
     p: float = math.nan
     p_against: float = math.nan
+    units: int | None = None  # independent values behind a number, if they are not the runs
     window: str = ""  # which results of ours agree with the paper
 
 

@@ -36,12 +36,16 @@ def printed_range(claim: Statement, metric: str) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Window:
-    """Acceptance window of a claim's number: our interval from `low` to `high`, and `metric`."""
+    """Acceptance window of a claim's number: our interval from `low` to `high`, and `metric`.
+
+    `own` is the interval before the tolerance widened it.
+    """
 
     claim: Statement
     metric: str
     low: float
     high: float
+    own: tuple[float, float] | None = None
 
     @property
     def holds(self) -> bool:
@@ -67,10 +71,11 @@ class Window:
 
     @property
     def rounds(self) -> bool:
-        """True if our whole interval rounds to the number as printed."""
+        """True if our whole interval, before it was widened, rounds to the number as printed."""
         rounding = self.claim.rounding
-        low, high = self.claim.value - rounding, self.claim.value + rounding
-        return rounding > 0 and low <= self.low and self.high <= high
+        low, high = self.own or (self.low, self.high)
+        printed = self.claim.value - rounding, self.claim.value + rounding
+        return rounding > 0 and printed[0] <= low and high <= printed[1]
 
     @property
     def too_wide(self) -> bool:
@@ -129,6 +134,13 @@ def needed(values: np.ndarray, window: Window, tolerance: Tolerance) -> int | No
         if more > n and not Window(window.claim, window.metric, low, high).too_wide:
             return int(more)
     return None
+
+
+def alone(values: np.ndarray, window: Window, tolerance: Tolerance) -> bool:
+    """True if the window would be too wide even without any spread of our values."""
+    middle = float(np.median(values))
+    low, high = widened(middle, middle, window.metric, tolerance)
+    return Window(window.claim, window.metric, low, high).too_wide
 
 
 def closeness(claim: Statement, ours: float, metric: str) -> str:

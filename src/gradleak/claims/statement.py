@@ -47,20 +47,18 @@ def describe(where: Where) -> str:
     return ", ".join(f"{key} {' or '.join(items(wanted))}" for key, wanted in where.items())
 
 
-Rule = Literal[
-    "prediction", "mean", "factor", "absolute", "at_most", "at_least", "alpha", "equivalence"
-]
+Rule = Literal["prediction", "mean", "absolute", "at_most", "at_least", "alpha", "equivalence"]
 # Rules under which all values must agree, so that low and high are the extremes.
 EVERY: tuple[Rule, ...] = ("absolute", "at_most", "at_least")
 
 
 class Tolerance(Closed):
-    """Permitted deviation from the paper, with a reason; fixed before the first recorded run.
+    """Permitted deviation from the paper, with a reason.
 
     ``prediction`` (of one further run) and ``mean`` (of the arithmetic mean over images) use
-    `level` and widen by `factor` (in MSE; for PSNR its dB); ``factor`` compares with our median, or
-    the mean over batches. `margin` is added on both sides, for SSIM, which may be 0. ``absolute``,
-    ``at_most``, ``at_least`` and ``equivalence`` use `amount`; tests use `alpha`.
+    `level` and widen by `factor` (in MSE; for PSNR its dB). `margin` is added on both sides, for
+    SSIM, which may be 0. ``absolute``, ``at_most``, ``at_least`` and ``equivalence`` use `amount`;
+    tests use `alpha`.
     """
 
     rule: Rule

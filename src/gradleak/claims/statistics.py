@@ -10,6 +10,7 @@ MSE_FLOOR = 1e-30
 FAILED_LOG = 300.0
 MIN_UNITS = 5
 RESAMPLES = 2000
+LEVEL = 0.9  # of intervals beside tests that ask each side at 0.05
 
 
 def prediction_interval(
@@ -119,6 +120,12 @@ def p_mean_below(values: np.ndarray, limit: float) -> float:
     if deviation == 0:
         return float(gap >= 0)
     return float(stats.t.cdf(gap / (deviation / math.sqrt(values.size)), values.size - 1))
+
+
+def bonferroni(p_values: Iterable[float]) -> float:
+    """P-value that at least one of several holds: their smallest, times their number."""
+    found = list(p_values)
+    return min(1.0, len(found) * min(found))
 
 
 def adjusted(p_values: np.ndarray) -> np.ndarray:

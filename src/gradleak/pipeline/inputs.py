@@ -289,8 +289,8 @@ class Inputs:
     def judged(self, paper: str) -> list[str]:
         """Scores, c(M) and ranks of a paper, which its claims are judged by."""
         own = [name for name, entry in self.config.experiments.items() if entry.paper == paper]
-        layers = {"copa": self.judged_security, "rgap": self.judged_rank}
-        return [*self.paths.scores(*own), *(layers[paper]() if paper in layers else ())]
+        layers = [*self.judged_security(), *self.judged_rank()]
+        return [*self.paths.scores(*own), *(p for p in layers if Path(p).parent.name in own)]
 
     def judged_security(self) -> list[str]:
         """Files with c(M) for claims: those of COPA's pair of images."""

@@ -11,13 +11,13 @@ from gradleak.claims.evidence import Evidence
 from gradleak.claims.outcome import NotJudged, Outcome
 from gradleak.claims.power import allowed
 from gradleak.claims.statement import EVERY, Closed, Rule, Statement, Tolerance, Where, items
-from gradleak.claims.statistics import MIN_UNITS, p_below_zero
+from gradleak.claims.statistics import LEVEL, MIN_UNITS, p_below_zero
 
 # An interval from the smallest to the largest of our values.
 EXTREMES = "least and largest"
 
 Asks = Literal["ours", "paper", "both"]
-Unit = Literal["seed", "image"]
+Unit = Literal["seed", "image", "batch"]
 UNIT_COLUMN = {"seed": "seed", "image": "index", "batch": "batch"}
 UNITS = {"seed": "seeds", "image": "images", "batch": "batches"}
 
@@ -29,6 +29,8 @@ class Form(Closed):
     """
 
     form: str
+    # Of p-values: 1 if each of the two sides is tested at α, 2 if half of it.
+    sided: ClassVar[Literal[1, 2]] = 1
     rules: ClassVar[tuple[Rule, ...]]  # of tolerances that it accepts
     words: ClassVar[str] = ""  # name of our number
     # Judged by our results, by the paper's own numbers, or by ours unless the paper's refute it.
@@ -60,7 +62,7 @@ class Form(Closed):
 
     def interval(self, tolerance: Tolerance) -> str:
         """Describe the interval from low to high: `EXTREMES`, or its coverage and quantity."""
-        return "95 %"
+        return percent(LEVEL if self.sided == 1 else 0.95)
 
 
 def percent(share: float) -> str:

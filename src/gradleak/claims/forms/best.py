@@ -16,7 +16,7 @@ from gradleak.claims.forms.runs import Runs, by_batch, zero_for_missed
 from gradleak.claims.outcome import NotJudged, Outcome, failed, joined, plainly, tested
 from gradleak.claims.printed import Printed, texts
 from gradleak.claims.statement import Statement, Tolerance, Where, describe
-from gradleak.claims.statistics import FAILED_LOG, interval_of_mean
+from gradleak.claims.statistics import FAILED_LOG, LEVEL, bonferroni, interval_of_mean
 
 
 class Best(Form):
@@ -52,7 +52,7 @@ class Best(Form):
             costs = -gaps if self._higher else gaps
             results.append((*base.both_sides(costs), float(costs.mean()), gaps))
         p, _, _, gaps = max(results, key=lambda result: (result[0], result[2]))
-        p_against = min(result[1] for result in results)
+        p_against = bonferroni(result[1] for result in results)
         words = f"p = {p:.2g} over the best images of {gaps.size} batches"
         if len(results) > 1:
             words += f", the largest of {len(results)} comparisons"
@@ -121,4 +121,4 @@ def _interval(gaps: np.ndarray) -> tuple[float, float, float]:
     """Mean difference and its interval; none if an attack lost a batch."""
     if np.any(np.abs(gaps) >= FAILED_LOG):
         return math.nan, math.nan, math.nan
-    return float(gaps.mean()), *interval_of_mean(gaps, log=False)
+    return float(gaps.mean()), *interval_of_mean(gaps, False, LEVEL)

@@ -23,9 +23,10 @@ from gradleak.claims.outcome import (
     plainly,
     tested,
 )  # fmt: skip
+from gradleak.claims.power import widened
 from gradleak.claims.printed import ERROR, Printed
 from gradleak.claims.statement import EVERY, Closed, Side, Statement, Tolerance, Where, describe
-from gradleak.claims.statistics import norm_above, spearman, z_value
+from gradleak.claims.statistics import bonferroni, norm_above, spearman, z_value
 from gradleak.errors import ConfigError
 
 Sign = Literal["negative", "positive"]
@@ -47,7 +48,7 @@ class Column(Form, Side):
         made = Outcome("", "", float(np.median(values)), n=n, n_ok=n)
         if n < 2:
             return replace(made, verdict=NOT_JUDGED, reason="scale: one value has no interval")
-        low, high = runs.interval(values, self.column, tolerance)
+        low, high = widened(*runs.interval(values, self.column, tolerance), self.column, tolerance)
         made = replace(made, low=low, high=high)
         made = runs.placed(made, claim, self.column, values, tolerance, "")
         if made.verdict in (EXCEEDS, DIFFERS):  # a column has no better side
@@ -96,7 +97,7 @@ class Columns(Form):
         """Judge all comparisons; our number is the smallest gap (two equal integers: 0.5)."""
         gaps = [(pair, _gap(pair, evidence)) for pair in self.comparisons if _told(pair, evidence)]
         if isinstance(evidence, Printed):
-            wrong = (pair for pair, gap in gaps if gap <= 0)
+            wrong = (pair for pair, gap in gaps if gap < 0)
             return plainly(" ".join(evidence.of(s).statement for _, s in pair) for pair in wrong)
         right, n = sum(gap > 0 for _, gap in gaps), len(gaps)
         words, least = f"{right} of {n} comparisons hold", min(gap for _, gap in gaps)
@@ -129,6 +130,7 @@ class Estimates(Form):
 
     form: Literal["estimates"]
     comparisons: list[Less] = Field(min_length=1)
+    sided = 2
     rules = ("alpha", "at_least")
     asks = "both"
 
@@ -148,12 +150,13 @@ class Estimates(Form):
             return plainly(f"{more.statement} {less.statement}" for more, less in said)
         p, p_against = zip(*(one.p_values(amount) for one in found), strict=True)
         right, n = sum(one < tolerance.alpha for one in p), len(found)
-        failed = sum(one < tolerance.alpha for one in p_against)
-        verdict = tested(max(p), min(p_against), tolerance.alpha)
+        failed = sum(one < tolerance.alpha / n for one in p_against)
+        against = bonferroni(p_against)
+        verdict = tested(max(p), against, tolerance.alpha)
         words = f"{right} of {n} comparisons hold beyond chance, {failed} fail"
         least = min(found, key=lambda one: one.low)
         made = Outcome(verdict, words, least.gap, least.low, least.high, n, n)
-        return replace(made, p=max(p), p_against=min(p_against))
+        return replace(made, p=max(p), p_against=against)
 
     def found_in(self) -> list[str]:
         """See `Form.found_in`."""
@@ -225,17 +228,19 @@ class Correlation(Form):
     x: str
     y: str
     sign: Sign
+    table: str = "copa_index"
+    sided = 2
     rules = ("alpha",)
     words = "Spearman's rank correlation over networks"
 
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
         """See `_signed`; a point is a network."""
-        x, y, n_ok = evidence.networks(self.x, self.y)
+        x, y, n_ok = evidence.networks(self.x, self.y, self.table)
         return _signed(x, y, self.sign, tolerance.alpha, "networks", int(x.size), n_ok)
 
     def found_in(self) -> list[str]:
         """See `Form.found_in`."""
-        return ["copa_index"]
+        return [self.table]
 
 
 class Point(Closed):
@@ -254,6 +259,7 @@ class Trend(Form):
     points: list[Point] = Field(min_length=4)
     sign: Sign
     missing: Literal["failed", "zero"] = "failed"
+    sided = 2
     rules = ("alpha",)
     words = "Spearman's rank correlation over batches"
 

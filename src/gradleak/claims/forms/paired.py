@@ -17,7 +17,14 @@ from gradleak.claims.forms.base import Form, Unit
 from gradleak.claims.outcome import DIFFERS, NotJudged, Outcome, failed, joined, plainly, tested
 from gradleak.claims.printed import Printed
 from gradleak.claims.statement import Answers, Closed, Statement, Tolerance, Where, describe
-from gradleak.claims.statistics import FAILED_LOG, interval_of_mean, p_majority, p_mean_below
+from gradleak.claims.statistics import (
+    FAILED_LOG,
+    LEVEL,
+    bonferroni,
+    interval_of_mean,
+    p_majority,
+    p_mean_below,
+)  # fmt: skip
 
 RUN = ["seed", "batch", "index"]
 
@@ -75,7 +82,7 @@ def _interval(differences: np.ndarray) -> tuple[float, float, float]:
     """Mean difference and its interval; none if a run failed, since 300 is only a rank."""
     if np.any(np.abs(differences) > FAILED_LOG / 10):
         return math.nan, math.nan, math.nan
-    return float(differences.mean()), *interval_of_mean(differences, log=False)
+    return float(differences.mean()), *interval_of_mean(differences, False, LEVEL)
 
 
 def _texts(one: Selected, other: Selected, against: pd.Series) -> Iterator[str]:
@@ -143,7 +150,7 @@ class Compare(_Paired):
             units = _by_unit((first - second).where(first < FAILED_LOG, FAILED_LOG), self.unit)
             results.append((*base.both_sides(units), float(units.mean()), units))
         p, _, _, units = max(results, key=lambda result: (result[0], result[2]))
-        p_against = min(result[1] for result in results)
+        p_against = bonferroni(result[1] for result in results)
         ours, low, high = (_power(value, self.metric) for value in _interval(units))
         every = _shares(common[0].append(common[1:]))
         words = f"p = {p:.2g} over {base.counted(self.unit, units.size, *every)}"
@@ -309,7 +316,7 @@ class Limit(Form):
 
     form: Literal["limit"]
     metric: str
-    unit: Unit | Literal["batch"]
+    unit: Unit
     where: Where
     answers: Answers = "own"
     best_of: Literal["attack", "answer"] | None = None
@@ -374,7 +381,7 @@ class Share(Form):
     """`more` meets the limit in the tolerance more often than `less`, on the same units."""
 
     form: Literal["share"]
-    unit: Unit | Literal["batch"]
+    unit: Unit
     where: Where = Field(default_factory=dict)
     answers: Answers = "all"
     more: Measured
@@ -404,7 +411,7 @@ class Share(Form):
         more, less = (found[common].to_numpy(dtype=float) for found in shares)
         base.enough(common.size, self.unit)
         p, p_against = base.both_sides(less - more)
-        low, high = interval_of_mean(more - less, log=False)
+        low, high = interval_of_mean(more - less, False, LEVEL)
         units = base.counted(self.unit, common.size, seeds)
         words = f"{more.mean():.0%} against {less.mean():.0%}, p = {p:.2g} over {units}"
         n, n_ok = (sum(column) for column in zip(*counts.values(), strict=True))

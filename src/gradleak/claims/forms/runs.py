@@ -12,7 +12,7 @@ from gradleak.claims.evidence import Evidence
 from gradleak.claims.forms.base import EXTREMES, Form, experiments, percent
 from gradleak.claims.metrics import HIGHER_IS_BETTER, LOGARITHMIC, label, may_be_zero, worst
 from gradleak.claims.outcome import DIFFERS, EXCEEDS, NOT_JUDGED, Outcome, failed, holds, joined
-from gradleak.claims.power import TOO_WIDE, Window, needed, widened
+from gradleak.claims.power import TOO_WIDE, Window, alone, needed, widened
 from gradleak.claims.statement import EVERY, Answers, Statement, Tolerance, Where
 from gradleak.claims.statistics import bootstrap_mean, prediction_interval
 
@@ -36,7 +36,7 @@ class Runs(Form):
     take: Literal["mean", "max", "above"] | None = None
     over: float | None = None
     missing: Literal["failed", "zero"] = "failed"
-    rules = ("prediction", "mean", "factor", *EVERY)
+    rules = ("prediction", "mean", *EVERY)
 
     @model_validator(mode="after")
     def _of_batches(self) -> Self:
@@ -79,8 +79,8 @@ class Runs(Form):
         else:
             every, note = np.concatenate([values, np.full(n - n_ok, worst(self.metric))]), ""
             ours = float(np.median(every)) if n_ok > n / 2 else math.nan
-        low, high = interval(values, self.metric, tolerance)
-        made = Outcome("", lost, ours, low, high, n, n_ok)
+        low, high = widened(*interval(values, self.metric, tolerance), self.metric, tolerance)
+        made = Outcome("", lost, ours, low, high, n, n_ok, units=values.size)
         if claim.paper_value is not None and n_ok <= n / 2:
             return replace(made, verdict=DIFFERS)
         return placed(made, claim, self.metric, values, tolerance, note)
@@ -103,19 +103,17 @@ class Runs(Form):
         if tolerance.rule in EVERY:
             judged = exact(values, len(every), claim, tolerance)
             words = joined(f"{judged.reason} ({_batches(len(every))})", lost)
-            return replace(judged, reason=words, ours=ours, n=n, n_ok=n_ok)
+            return replace(judged, reason=words, ours=ours, n=n, n_ok=n_ok, units=len(every))
         images = found["value"].dropna().to_numpy()
         made = Outcome(DIFFERS, lost, ours, n=n, n_ok=n_ok)
         if images.size <= n / 2:
             return made
         spread = images if values.size == 1 and self.take == "mean" else values
-        if tolerance.rule == "factor":
-            spread = np.array([ours])
-        elif spread.size < 2 or (values.size == 1 and tolerance.rule != "mean"):
+        if spread.size < 2 or (values.size == 1 and tolerance.rule != "mean"):
             words = joined("scale: one batch has no interval", lost)
             return replace(made, verdict=NOT_JUDGED, reason=words)
-        low, high = interval(spread, self.metric, tolerance)
-        made = replace(made, verdict="", low=low, high=high)
+        low, high = widened(*interval(spread, self.metric, tolerance), self.metric, tolerance)
+        made = replace(made, verdict="", low=low, high=high, units=spread.size)
         note = f" ({_batches(values.size)})"
         return placed(made, claim, self.metric, spread, tolerance, note)
 
@@ -143,22 +141,16 @@ def of_numbers(tolerance: Tolerance, further: str) -> str:
     """Describe the interval of a number; `further` names one more value."""
     if tolerance.rule in EVERY:
         return EXTREMES
-    if tolerance.rule == "factor":
-        return "ours, widened"
     widened = ", widened" if tolerance.factor > 1 or tolerance.margin > 0 else ""
     what = "the mean" if tolerance.rule == "mean" else f"one further {further}"
     return f"{percent(tolerance.level)}: {what}{widened}"
 
 
 def interval(values: np.ndarray, metric: str, tolerance: Tolerance) -> tuple[float, float]:
-    """Compute the interval for a tolerance of rule prediction, mean or factor."""
-    if tolerance.rule == "factor":
-        low = high = float(np.median(values))
-    elif tolerance.rule == "mean":
-        low, high = bootstrap_mean(values, tolerance.level)
-    else:
-        low, high = prediction_interval(values, metric in LOGARITHMIC, tolerance.level)
-    return widened(low, high, metric, tolerance)
+    """Compute the interval for a tolerance of rule prediction or mean, before it is widened."""
+    if tolerance.rule == "mean":
+        return bootstrap_mean(values, tolerance.level)
+    return prediction_interval(values, metric in LOGARITHMIC, tolerance.level)
 
 
 def placed(
@@ -171,7 +163,8 @@ def placed(
     """
     if claim.paper_value is None:
         return made
-    window = Window(claim, metric, made.low, made.high)
+    own = interval(values, metric, tolerance) if values.size > 1 else None
+    window = Window(claim, metric, made.low, made.high, own)
     verdict, words = holds(True), "the paper's value lies in our interval"
     if not window.holds:
         better = (claim.value < made.low) == (metric in HIGHER_IS_BETTER)
@@ -188,7 +181,11 @@ def too_wide(window: Window, values: np.ndarray, tolerance: Tolerance) -> str:
     if values.size < 2:
         return f"{TOO_WIDE}: a single value has no spread"
     enough = needed(values, window, tolerance)
-    more = "no number of runs would do" if enough is None else f"n = {enough} would do"
+    more = f"n = {enough} would do"
+    if enough is None:
+        more = "no number of runs would do"
+        if alone(values, window, tolerance):
+            more = "the tolerance and the paper's ± alone are as wide"
     holds_zero = "holds 0" if may_be_zero(window.metric) else f"is {window}"
     return f"{TOO_WIDE}: the window of values that agree {holds_zero}; {more}"
 
