@@ -93,7 +93,8 @@ def test_photos_are_compared_with_themselves_under_other_labels(tmp_path):
     )
     assert found.loc["unique", ["change", "error"]].tolist() == [0, 0]
     assert found.loc["random", "change"] == pytest.approx(-2)
-    assert found.loc["random", "error"] == pytest.approx(1 / np.sqrt(3))
+    # Student's quantile for three numbers, over the normal one.
+    assert found.loc["random", "error"] == pytest.approx(4.302653 / 1.959964 / np.sqrt(3))
 
 
 def test_a_server_that_sets_every_weight_does_not_see_training(given, tmp_path):

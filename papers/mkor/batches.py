@@ -1,14 +1,17 @@
 """MKOR on whole batches in one process, for tables that change what a client does."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from scipy import stats
 
 from gradleak.attacks.base import Attack, AttackerView, Reconstruction
 from gradleak.attacks.runner import build as attack_of
+from gradleak.claims.statistics import z_value
 from gradleak.client.capture import capture
 from gradleak.client.defences.apply import noise_seed
 from gradleak.data.targets import TargetSet
@@ -121,5 +124,11 @@ def seed(batch: int) -> int:
 
 
 def standard_error(numbers: np.ndarray) -> float:
-    """Standard error of a mean; 0 for one number."""
-    return float(numbers.std(ddof=1) / np.sqrt(len(numbers))) if len(numbers) > 1 else 0.0
+    """Standard error of a mean, widened so that ±1.96 of it is Student's 95 % interval.
+
+    Few batches tell less of their spread than a normal interval supposes. NaN for one number.
+    """
+    if len(numbers) < 2:
+        return math.nan
+    widened = float(stats.t.ppf(0.975, len(numbers) - 1)) / z_value(0.95)
+    return float(numbers.std(ddof=1) / np.sqrt(len(numbers))) * widened

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from gradleak.claims.statistics import wilson
+from gradleak.claims.statistics import wilson, z_value
 from gradleak.client.defences.base import Client
 from gradleak.client.defences.gaussian_noise import GaussianNoise
 from gradleak.data.arrays import load
@@ -64,7 +64,7 @@ def accuracies(
         except NumericsError:
             accuracy = 1.0 / chain.classes
         low, high = wilson(accuracy, count)
-        yield accuracy, (high - low) / (2 * 1.96), count
+        yield accuracy, (high - low) / (2 * z_value(0.95)), count
 
 
 def noisy(setting: Setting, targets: TargetSet, level: float) -> Share:

@@ -47,8 +47,8 @@ def _cells(
         yield cell(head, "recovered", share, limit, wilson(share, counts[0]), counts)
         spent = own.loc[own["metric"] == "evaluations", "value"].dropna()
         told = "gradients that the chosen start computed, median over images"
-        most = float(np.median(spent)) if len(spent) else 0.0
-        yield cell(head, "evaluations", most, told, counts=counts)
+        usual = float(np.median(spent)) if len(spent) else 0.0
+        yield cell(head, "evaluations", usual, told, counts=counts)
         if len(spent) and attack in given:
             once, said = float((spent == 1).mean()), "share of images returned as they were given"
             yield cell(head, "returned", once, said, wilson(once, len(spent)), counts)
