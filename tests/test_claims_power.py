@@ -35,13 +35,13 @@ def judged(folder, values, tolerance="prediction", metric="mse", **more):
     ("metric", "low", "high", "wide", "words"),
     [
         ("mse", 1.0, 9.9, False, "factor 9.9"),
-        ("mse", 1.0, 10.2, True, "factor 10"),
+        ("mse", 1.0, 10.2, True, "factor 10.2"),
         ("psnr", 20.0, 29.9, False, "9.9 dB"),
-        ("psnr", 20.0, 30.1, True, "10 dB"),
+        ("psnr", 20.0, 30.1, True, "10.1 dB"),
         ("ssim", 0.05, 0.9, False, "0.05 to 0.9"),
         ("ssim", -0.01, 0.2, True, "-0.01 to 0.2"),
         ("lpips_alex", 0.0, 0.2, True, "0 to 0.2"),
-        ("accuracy", 9.0, 80.0, False, "factor 8.9"),
+        ("accuracy", 9.0, 80.0, False, "factor 8.89"),
         ("accuracy", -1.0, 80.0, True, "without limit"),
     ],
 )

@@ -90,10 +90,10 @@ class Window:
         if self.rounds:
             return "rounds to the printed number"
         if self.metric in PEAKS:
-            return f"{self.width:.2g} dB"
+            return f"{self.width:.3g} dB"
         if may_be_zero(self.metric):
             return "{:.2g} to {:.2g}".format(*self.ends)
-        return "without limit" if math.isinf(self.width) else f"factor {self.width:.2g}"
+        return "without limit" if math.isinf(self.width) else f"factor {self.width:.3g}"
 
 
 def allowed(claim: Statement, tolerance: Tolerance) -> str:
