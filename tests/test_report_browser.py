@@ -3,6 +3,7 @@
 import pytest
 
 from browser import axe_missing, reason_to_skip
+from gradleak.claims.outcome import VERDICTS
 from report_samples import EXPLAINED, write
 
 pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=f"{reason_to_skip()}")
@@ -96,7 +97,7 @@ def test_verdicts_filter_rows_tables_figures_headings_and_counts(shown):
     assert tab.js(heads) == before
     every = tab.js(f"{ROWS}.length")
     assert said(tab) == f"{every} of {every} claims shown"
-    choose(tab, "verdict", "reproduced", "exceeds", "refuted", "not judged")
+    choose(tab, "verdict", *(name for name in VERDICTS if name != "differs"))
     left = tab.js(f"{SHOWN}.map(row => row.dataset.verdict)")
     assert set(left) == {"differs"} and 3 < len(left) < every
     assert said(tab) == f"{len(left)} of {every} claims shown"
@@ -138,7 +139,7 @@ def test_a_link_to_a_table_or_figure_shows_it_open(shown, name):
     inside = f"document.getElementById('{name}').querySelector('tbody, img')"
     assert tab.js(f"{inside}.checkVisibility()")
     go(tab, "overview")
-    choose(tab, "verdict", "reproduced", "exceeds", "differs", "refuted", "not judged")
+    choose(tab, "verdict", *VERDICTS)
     choose(tab, "paper", "copa")
     assert not visible(tab, name)
     go(tab, name)
