@@ -72,7 +72,7 @@ def test_the_page_opens_alone_without_errors_and_fits_its_window(shown, width):
         .filter(e => !e.closest(".scroll, .unseen, .skip, dialog"))
         .filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML)"""
     assert tab.js(wide) == []
-    names = "Array.from(document.querySelectorAll('td .small code'))"
+    names = "Array.from(document.querySelectorAll('td.metric .small code'))"
     lines = tab.js(f"{names}.map(code => code.getClientRects().length)")
     assert len(lines) > 20 and (width > 400 or set(lines) == {1}), "names stay on one line"
 
