@@ -34,7 +34,7 @@ def papers():
         wanted = [claim for claim in cells if claim.id == EXPLAINED]
         alike = [claim for claim in sentences[SENTENCES:] if claim.id in (CLOSE, OURS)]
         found += [*cells[:CELLS], *wanted, *sentences[:SENTENCES], *alike]
-    return found
+    return list({claim.id: claim for claim in found}.values())
 
 
 def ours(claim, n_ok=5, images="real", scale="laptop"):
