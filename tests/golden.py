@@ -4,9 +4,9 @@
     python tests/golden.py compare FOLDER [OTHER]  against golden.csv, or against another such tree
 
 The run is `python tests/kernels.py run Haswell snakemake --config scale=smoke -- all`: under
-one kernel the same numbers come out on any CPU of the same vendor that has AVX2. A checksum is taken over
-content: the arrays of a safetensors file, the pixels of a PNG, the text of a table. PDFs show what
-PNGs show, and metadata of arrays are not numbers; both are left out.
+one kernel the same numbers come out on any CPU of the same vendor that has AVX2. A checksum is
+taken over content: the arrays of a safetensors file, the pixels of a PNG, the text of a table. PDFs
+show what PNGs show, and metadata of arrays are not numbers; both are left out.
 """
 
 import csv
