@@ -59,9 +59,9 @@ def test_the_papers_own_world_reproduces_it(judged):
     left = judged[judged["verdict"] == "not judged"]
     # A factor of 3 or 10 to either side of a mean accepts more than a factor of 10.
     wide = left[left["reason"].str.startswith("too wide")].index
-    assert wide.str.match(r"rgap\.table(1|2|3\..\.mse|4\..*\.mse)").all() and len(wide) == 26
+    assert wide.str.match(r"rgap\.table(1|2|3\..\.mse|4\..*\.mse)").all() and len(wide) == 20
     waiting = set(NEED_PAPER_SCALE) - set(wide)
-    assert set(left.index) == {*wide, *waiting} and len(waiting) == 13
+    assert set(left.index) == {*wide, *waiting} and len(waiting) == 16
     reasons = left.loc[sorted(waiting), "reason"]
     assert reasons.str.startswith("scale: needs at least paper, this is laptop").all()
     refuted = {"eq35": "(11)", "mu.two.hinge": "Figure 1", "ra.near_data": "its own definition"}
@@ -73,7 +73,7 @@ def test_the_papers_own_world_reproduces_it(judged):
     assert {"rgap.padding", "rgap.eq11"} <= {*defined}
     assert {f"rgap.table3.{net}.ra" for net in "abcde"} <= {*defined}
     rest = judged[~judged["verdict"].isin(["not judged", "refuted", "by definition"])]
-    assert len(judged) - len(rest) == len(left) + len(refuted) + 36 and len(defined) == 36
+    assert len(judged) - len(rest) == len(left) + len(refuted) + 37 and len(defined) == 37
     # The counts are real ones, and with virtual constraints they do not say what the paper says.
     assert set(rest[rest["verdict"] != "reproduced"].index) == {"rgap.resnet18.ra.critical"}
     # Rows of ours stand in a table and are not judged.
@@ -104,7 +104,9 @@ SCORES = yaml.safe_load("""
 - [{model: rgap_lenet_leaky, attack: rgap_float32}, {times: 1.0e+07}, lenet.where_dlg_fails,
   not told apart]
 - [{model: rgap_lenet, attack: rgap_dlg}, {times: 10000.0}, refined.invisible refined.better]
-- [{model: rgap_fig2_d, attack: dlg}, {times: 100.0}, ra.order.dlg ra.recovered.d]
+# One of four comparisons is contradicted, which chance might do.
+- [{model: rgap_fig2_d, attack: dlg}, {times: 100.0}, ra.order.dlg, not told apart]
+- [{model: rgap_fig2_d, attack: dlg}, {times: 100.0}, ra.recovered.d]
 - [{model: rgap_fig2_c, attack: dlg}, {times: 0.001}, ra.bigger.mse ra.not_recovered.c]
 - [{attack: phong, defence: noise_large}, {times: 9.0}, bias.average]
 - [{result: rgap_bias, attack: phong_weighted}, {times: 1.0e+07}, bias.exact bias.weighted]
@@ -112,8 +114,8 @@ SCORES = yaml.safe_load("""
 - [{metric: layer_product_spread, index: 3}, {value: 0.001}, eq10]
 - [{metric: layer_product_spread, index: 3}, {value: -2.0}, eq10]
 - [{result: rgap_fcn, attack: rgap_float32}, {times: 1.0e+07}, fcn.recovered.plain]
-- [{model: rgap_fig2_d, attack: rgap_float32}, {times: 1000.0}, ra.order.rgap]
-- [{model: rgap_fig2_d, attack: rgap_balanced}, {times: 1000.0}, ra.order.rgap64]
+- [{model: rgap_fig2_d, attack: rgap_float32}, {times: 1000.0}, ra.order.rgap, not told apart]
+- [{model: rgap_fig2_d, attack: rgap_balanced}, {times: 1000.0}, ra.order.rgap64, not told apart]
 - [{metric: gradient_mismatch, index: 1}, {value: 0.001}, twin.gradient]
 - [{metric: twin_scale, index: 1}, {value: 1.4}, twin.smaller]
 - [{model: rgap_twin, kind: twin}, {value: 0.1}, twin.recovered twin.recovered64]

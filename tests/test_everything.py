@@ -80,7 +80,7 @@ def test_what_holds_of_any_run_is_as_it_was_recorded(built):
     recorded = pd.concat(pd.read_csv(path / "claims.csv") for path in folders).set_index("id")
     here = pd.read_csv(built / "results/claims.csv").set_index("id").loc[recorded.index]
     judged = (recorded.verdict != "not judged") & (here.verdict != "not judged")
-    assert judged.sum() > 100
+    assert judged.sum() > 70
     assert list(recorded.index[judged & (recorded.verdict != here.verdict)]) == []
     exact = recorded[recorded.kind.isin(["exact", "definition"]) & judged]
     # c(M), RA-i, shares of parameters and the like, which the paper prints.

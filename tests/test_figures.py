@@ -176,12 +176,13 @@ def test_failed_network_counts_as_worst(summary):
 
 
 def test_claims_read_the_index_table_with_its_intervals(index_table, summary, tmp_path):
-    write_csv(tmp_path / "index.csv", index_table)
-    evidence = Evidence.read(index=[tmp_path / "index.csv"])
-    x, y, n_ok = evidence.networks("c", "mse_rgap")
+    name = "copa_index"
+    write_csv(tmp_path / f"{name}.csv", index_table)
+    evidence = Evidence.read(index=[tmp_path / f"{name}.csv"])
+    x, y, n_ok = evidence.networks("c", "mse_rgap", name)
     assert (len(x), n_ok, np.isinf(y).sum()) == (16, 15, 1)
     assert set(x) == {-10.0 * k for k in range(16)}
-    assert set(evidence.networks("expansion", "mse_copa")[0]) == {2.0}
+    assert set(evidence.networks("expansion", "mse_copa", name)[0]) == {2.0}
     judged = evaluate(copa(), evidence, "real", "laptop").set_index("id")
     for attack in ("copa", "rgap"):
         one = judged.loc[f"copa.c.indicator.{attack}"]
