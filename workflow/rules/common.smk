@@ -81,6 +81,11 @@ def beside_snakefile(path):
     return path if Path(path).exists() else str(Path(workflow.basedir) / path)
 
 
+def of_paper(paper, *paths):
+    """Figures and tables of a paper, whose names begin with its own."""
+    return [path for path in paths if Path(path).stem.partition("_")[0] == paper]
+
+
 def claims_of(paper):
     """Claims file of a paper."""
     return beside_snakefile(f"papers/{paper}/claims.yaml")

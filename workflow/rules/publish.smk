@@ -49,11 +49,6 @@ CLEANED = (
 )
 
 
-def of_paper(paper, *paths):
-    """Figures and tables of a paper, whose names begin with its own."""
-    return [path for path in paths if Path(path).stem.partition("_")[0] == paper]
-
-
 rule claims_table:
     input:
         claims=CLAIMS,
