@@ -1,4 +1,4 @@
-"""How near reconstructions are to the mean image of their class."""
+"""PSNR of reconstructions to the mean image of their class."""
 
 import pandas as pd
 

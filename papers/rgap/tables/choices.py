@@ -1,4 +1,4 @@
-"""How often H-GAP, which sees no original, picks the better of two reconstructions."""
+"""Share of images for which H-GAP picks the better of two reconstructions, without the original."""
 
 from collections.abc import Mapping
 

@@ -92,7 +92,7 @@ def padding(row: str, chain: Chain) -> Iterator[Row]:
 
 
 def depth(row: str, chain: Chain) -> Iterator[Row]:
-    """Whether the layer next to the data has the smallest RA-i of a network's convolutions."""
+    """Test if the layer next to the data has the smallest RA-i of a network's convolutions."""
     counted = analyse(chain)[: len(chain.convolutions)]
     if len(counted) < 2:
         return

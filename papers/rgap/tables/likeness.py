@@ -1,4 +1,4 @@
-"""Whether a search for a batch converges to the one image of a closed form (R-GAP Figure 8)."""
+"""Likeness of the end of a search for a batch to the one image of R-GAP (its Figure 8)."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the second-order attack adds to R-GAP and DLG, network by network."""
+"""Additions of the second-order attack to R-GAP and DLG, network by network."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product

@@ -1,4 +1,4 @@
-"""Whether the start, the labels or minima keep the second-order attack from recovering batches.
+"""Tests of what keeps the second-order attack from recovering batches: start, labels or minima.
 
 An attack never sees the images. This table does: it lets the search begin beside them.
 """

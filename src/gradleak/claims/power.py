@@ -144,7 +144,7 @@ def alone(values: np.ndarray, window: Window, tolerance: Tolerance) -> bool:
 
 
 def closeness(claim: Statement, ours: float, metric: str) -> str:
-    """How near our number is to the paper's: one of `LEVELS`, ``as printed`` or ``beyond``."""
+    """Agreement of our number with the paper's: one of `LEVELS`, ``as printed`` or ``beyond``."""
     if claim.paper_value is None or not math.isfinite(ours):
         return ""
     paper = claim.value

@@ -8,8 +8,9 @@ from gradleak.claims.forms.arithmetic import Arithmetic, PrintedPsnr, Range
 from gradleak.claims.forms.base import Elsewhere, Form
 from gradleak.claims.forms.best import Best
 from gradleak.claims.forms.columns import Column, Columns, Correlation, Estimates, Trend
+from gradleak.claims.forms.limits import Limit, Share
 from gradleak.claims.forms.loss import Loss
-from gradleak.claims.forms.paired import Close, Compare, Effect, Limit, Share
+from gradleak.claims.forms.paired import Close, Compare, Effect
 from gradleak.claims.forms.runs import Runs
 
 __all__ = ["Column", "Form", "Query", "Runs"]
