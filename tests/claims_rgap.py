@@ -19,9 +19,9 @@ IMAGES = 6
 STARTS = DRAWS = 3
 BATCH = {"rgap_batch2": 2, "rgap_batch5": 5}
 SEARCHES = ("dlg", "dlg_unknown", "dlg_same_class", "ig")
-# Rows of our tables on sentences, by table: row, model, metric, value, lower end.
+# Rows of our tables on sentences, by table: row, model, metric, value, number of cases.
 SENTENCES = {
-    "rgap_choices": [("all networks", "", "right", 0.9, 0.8)],
+    "rgap_choices": [("all networks", "", "right", 0.9, 40)],
     "rgap_likeness": [("all batches", "", "searches", 3, "")],
     "rgap_counts": [
         ("ResNet-101", "rgap_resnet101", "change", 0, ""),
@@ -196,6 +196,6 @@ def _layers(result, name, seed, index):
 def read(folder, scores=(), rank=()):
     columns = ("model", "column", "metric", "ours")
     trained = {name: pd.DataFrame(rows, columns=columns) for name, rows in TRAINED.items()}
-    columns = ("row", "model", "metric", "ours", "low")
+    columns = ("row", "model", "metric", "ours", "n")
     more = {name: pd.DataFrame(rows, columns=columns) for name, rows in SENTENCES.items()}
     return claims_synthetic.read(folder, scores, rank=rank, **trained, **more)

@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from gradleak.claims import COLUMNS, load, recorded
-from gradleak.claims.evaluate import OF_CLAIM
-from gradleak.claims.outcome import DIFFERS, VERDICTS
+from gradleak.claims import COLUMNS, load, recorded, tally
+from gradleak.claims.evaluate import OF_CLAIM, PART_OF
+from gradleak.claims.outcome import DIFFERS, NOT_JUDGED, VERDICTS
 from gradleak.reporting import page
 from gradleak.runtime import tidy
 
@@ -44,8 +44,8 @@ def ours(claim, n_ok=5, images="real", scale="laptop"):
 
 
 def frame(images, scale):
-    """claims.csv: verdicts in turn, but for the two that are to differ."""
-    rows = []
+    """All claims files: verdicts in turn, but for the two that are to differ."""
+    rows, sentences = [], {}
     for claim, verdict in zip(papers(), cycle(VERDICTS), strict=False):
         given = claim.id == EXPLAINED and (images, scale) == ("real", "laptop")
         row = {key: getattr(claim, key) for key in OF_CLAIM} | {"reason": ODD}
@@ -53,8 +53,12 @@ def frame(images, scale):
         row["verdict"] = DIFFERS if claim.id in (EXPLAINED, OPEN) else verdict
         row |= {"window": "factor 3", "closeness": "25 %", "evidence": "copa_pair"}
         row |= {"p": 0.01, "holm": 0.2} if row["verdict"] == DIFFERS else {}
-        rows.append(row | {"explanation": "It is solved to rounding." if given else ""})
-    return pd.DataFrame(rows, columns=COLUMNS)
+        row |= {"explanation": "It is solved to rounding." if given else "", PART_OF: ""}
+        if whole := claim.sentence:
+            head = {"id": whole.id, "statement": whole.statement, "paper_value": None}
+            sentences.setdefault(whole.id, {**row, **head, "verdict": NOT_JUDGED, "p": None})
+        rows.append({**row, PART_OF: whole.id if whole else ""})
+    return pd.DataFrame([*rows, *sentences.values()], columns=COLUMNS)
 
 
 def tables(folder, claimed):
@@ -98,9 +102,9 @@ def sources(folder, images="real", scale="laptop"):
     for part in ("figures", "results/tables"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     claimed, files = frame(images, scale), []
-    for whose, name in recorded.FILES.items():
+    for kind, name in recorded.FILES.items():
         files.append(folder / "results" / name)
-        claimed[claimed["whose"] == whose].to_csv(files[-1], index=False)
+        tally.of_kind(claimed, kind).to_csv(files[-1], index=False)
     return page.Sources(
         figures=figures(folder),
         tables=tables(folder, claimed),

@@ -60,6 +60,8 @@ def test_every_target_is_made(built):
     assert len(exact) == 4 and set(exact.verdict) == {"reproduced"}
     ours = pd.read_csv(built / "results/claims_ours.csv")
     assert set(ours.whose) == {"ours"} and set(ours.paper) == set(counts.index)
+    parts = pd.read_csv(built / "results/claims_parts.csv")
+    assert set(parts.part_of) <= set(claims.id) and set(parts.paper) == set(counts.index)
     table = pd.read_csv(built / "results/tables/copa_table2.csv")
     assert (table.n_ok.dropna() <= table.n.dropna()).all()
 
@@ -77,8 +79,11 @@ def test_files_hold_what_the_golden_run_held(built):
 def test_what_holds_of_any_run_is_as_it_was_recorded(built):
     """Sizes and equations give the numbers and verdicts of the runs that docs/results keeps."""
     folders = [path.parent for path in (ROOT / "docs/results").glob(f"*/{EVIDENCE}")]
-    recorded = pd.concat(pd.read_csv(path / "claims.csv") for path in folders).set_index("id")
-    here = pd.read_csv(built / "results/claims.csv").set_index("id").loc[recorded.index]
+    names = ("claims.csv", "claims_parts.csv")
+    pairs = [(path, name) for path in folders for name in names]
+    recorded = pd.concat(pd.read_csv(path / name) for path, name in pairs).set_index("id")
+    here = pd.concat(pd.read_csv(built / "results" / name) for name in names).set_index("id")
+    here = here.loc[recorded.index]
     judged = (recorded.verdict != "not judged") & (here.verdict != "not judged")
     assert judged.sum() > 70
     assert list(recorded.index[judged & (recorded.verdict != here.verdict)]) == []
@@ -135,7 +140,7 @@ def test_the_report_shows_all_that_was_made_and_stays_small(copy, snakemake):
     # Every figure, table and claim of the tree, and each with a caption of its own.
     assert {f"figure-{path.stem}" for path in copy.glob("figures/*.pdf")} <= ids
     assert {f"sheet-{path.stem}" for path in copy.glob("results/tables/*.csv")} <= ids
-    for name in ("claims", "claims_ours"):
+    for name in ("claims", "claims_ours", "claims_parts"):
         assert set(pd.read_csv(copy / f"results/{name}.csv").id) <= ids
     # An interval says what it is.
     bare = re.compile(r"(\S*\d\S*|open) to (\S*\d\S*|open)")

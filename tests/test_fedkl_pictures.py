@@ -1,4 +1,4 @@
-"""FedKL's pictures, and the figure and table of attackers who know something of a lock."""
+"""FedKL's pictures, attackers who know something of a lock, and images of one colour."""
 
 from dataclasses import replace
 from itertools import product
@@ -8,11 +8,13 @@ import pandas as pd
 import pytest
 
 from figure_files import REASON, Files, flat, pictures, rows, run, target_set, texts
+from gradleak.data import targets
 from gradleak.errors import ArtifactError
 from gradleak.runtime.artifacts import write_csv
 from gradleak.scoring.metrics.image import mse, psnr, ssim
 from papers.fedkl.figures import adaptive
 from papers.fedkl.figures import pictures as grids
+from papers.fedkl.tables import constants
 from papers.fedkl.tables.adaptive import COLUMNS, make, runs
 
 
@@ -360,3 +362,20 @@ def test_a_metric_that_was_not_computed_has_no_row_and_another_network_is_refuse
     panels[0]["model"] = "another"
     with pytest.raises(ArtifactError, match="has no rows of another; delete it"):
         table(panels, scores)
+
+
+def test_images_of_one_colour_are_held_against_all_images(tmp_path):
+    colours = np.array([[51, 204, 0], [102, 255, 0]], dtype=np.uint8)
+    images = np.broadcast_to(colours[:, None, :, None, None], (2, 1, 3, 8, 8))
+    path = str(tmp_path / "set.safetensors")
+    targets.save(path, replace(target_set(), images=np.ascontiguousarray(images), offset=-0.5), {})
+    found = constants.make({"sets": [path]}, {"sets": ["two"]}, {})
+    assert list(found.columns) == constants.COLUMNS
+    assert set(found["targets"]) == {"two"} and set(found["images"]) == {2}
+    rmse = found[found["metric"] == "rmse_255"].set_index("answer")
+    each = np.sqrt((colours.astype(float) ** 2).sum(axis=1) / 3)
+    assert list(rmse.loc["black", ["mean", "best"]]) == pytest.approx([each.mean(), each.min()])
+    assert rmse.loc["mean colour", "mean"] == pytest.approx(25.5 * np.sqrt(2 / 3))
+    assert rmse["mean"].idxmin() == rmse["best"].idxmin() == "mean colour"
+    peaks = found[found["metric"] == "psnr"].set_index("answer")
+    assert peaks.loc["black", "best"] == pytest.approx(20 * np.log10(255 / each.min()))

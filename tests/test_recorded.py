@@ -8,7 +8,7 @@ import pytest
 
 from claims_synthetic import FILE, ROOT, changed, copa_scores, index_rows, security_rows
 from conftest import sentence
-from gradleak.claims import recorded
+from gradleak.claims import recorded, tally
 from gradleak.errors import ArtifactError
 from gradleak.runtime.zipped import write_zip
 
@@ -54,7 +54,9 @@ def test_a_record_is_judged_again_and_says_what_changed(tmp_path, papers, capsys
     assert run(folder, papers, "--write") == 0
     rows = pd.read_csv(folder / "copa/claims.csv").set_index("id")
     ours = pd.read_csv(folder / "copa/claims_ours.csv")
-    assert set(rows.whose) == {"paper"} and set(ours.whose) == {"ours"}
+    parts = pd.read_csv(folder / "copa/claims_parts.csv")
+    assert set(rows.whose) == set(parts.whose) == {"paper"} and set(ours.whose) == {"ours"}
+    assert set(parts.part_of) <= set(rows.index) and rows.part_of.isna().all()
     assert rows.loc[ONE, "verdict"] == "reproduced" and rows.loc[ONE, "evidence"] == "copa_pair"
     counts = pd.read_csv(folder / "summary.csv").set_index("whose")
     assert counts.loc["paper", "claims"] == len(rows) and counts.loc["ours", "claims"] == len(ours)
@@ -97,9 +99,9 @@ def test_the_recorded_verdicts_are_todays(paper):
     """What docs/results says follows from the scores and tables that it keeps."""
     folder = ROOT / "docs/results" / paper
     judged = recorded.judge(folder, ROOT / "papers" / paper / "claims.yaml")
-    for whose, name in recorded.FILES.items():
+    for kind, name in recorded.FILES.items():
         rows = pd.read_csv(folder / name, keep_default_na=False)
-        now = judged[judged["whose"] == whose]
+        now = tally.of_kind(judged, kind)
         assert list(rows["id"]) == list(now["id"]), "of today's claims"
         for column in ("verdict", "explanation", "evidence"):
             assert list(rows[column]) == list(now[column])

@@ -96,7 +96,8 @@ def test_the_overview_counts_results_and_verdicts_of_each_paper(html, other, cla
     assert list(rows) == ["COPA", "R-GAP", "All"]
     assert [row["Figures"] for row in rows.values()] == ["2", "2", "4"]
     assert [row["Tables"] for row in rows.values()] == ["4", "2", "6"]
-    claimed = claimed[claimed.whose == "paper"]
+    # A sentence counts once, whatever its cases.
+    claimed = claimed[(claimed.whose == "paper") & (claimed.part_of == "")]
     for row, paper in zip(rows.values(), ("copa", "rgap", None), strict=True):
         part = claimed if paper is None else claimed[claimed.paper == paper]
         assert row["Claims"] == str(len(part))
@@ -141,6 +142,18 @@ def test_every_claim_is_there_once_with_its_numbers_verdict_and_link(html, claim
             assert f"{float(claim['paper_value']):.10g}".replace("-", "−") in text
         if "copa.table" not in claim["id"]:
             assert row.one("th").text().startswith(" ".join(claim["statement"].split()))
+
+
+def test_cases_of_a_sentence_stand_apart_from_it(html, claimed):
+    headings = {}
+    for row in (row for row in html.all("tr") if "data-verdict" in row.attributes):
+        table = row.parent.parent
+        headings[row["id"]] = table.one("caption").text()
+    parts = claimed[claimed.part_of != ""]
+    assert len(parts) > 3
+    for part, whole in zip(parts.id, parts.part_of, strict=True):
+        assert "about several cases, each case by itself" in headings[part]
+        assert "in none of the tables above" in headings[whole]
 
 
 def cells(html, claim):

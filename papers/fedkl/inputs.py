@@ -65,3 +65,8 @@ def random_keys(writer: Writer, files: Files, words: Words) -> Made:
         for one in curves
     ]
     return files, {"cases": cases}
+
+
+def constants(writer: Writer, files: Files, words: Words) -> Made:
+    """Target sets by name."""
+    return {**files, "sets": [writer.paths.targets.format(targets=n) for n in words["sets"]]}, words

@@ -4,8 +4,8 @@ from gradleak.config import yaml_checks
 from gradleak.reporting.notebooks import rules as notebook_rules
 from gradleak.pipeline.run_output import ending
 
-# The papers' own claims, and ours.
-CLAIMED = ["results/claims.csv", "results/claims_ours.csv"]
+# The papers' own claims, ours, and the parts of the papers' sentences.
+CLAIMED = [f"results/{name}.csv" for name in ("claims", "claims_ours", "claims_parts")]
 # Settings files beside config.yaml.
 INCLUDED = {name: str(path) for name, path in yaml_checks.included(CONFIG.include).items()}
 PICTURES = [path.replace(".pdf", ".png") for path in FIGURES]
@@ -70,6 +70,12 @@ rule claims_table:
             caption="../report/claims_ours.rst",
             category="Claims",
             labels={"result": "Claims of ours"},
+        ),
+        report(
+            CLAIMED[2],
+            caption="../report/claims_parts.rst",
+            category="Claims",
+            labels={"result": "Parts of sentences"},
         ),
     log:
         "results/logs/claims.log",

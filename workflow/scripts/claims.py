@@ -1,10 +1,10 @@
-"""Writes a verdict for every claim of every paper, and for every claim of ours."""
+"""Writes verdicts: on claims of the papers, on claims of ours, and on parts of sentences."""
 
 import _package  # isort: split
 
 import pandas as pd
 
-from gradleak.claims import WHOSE, Evidence, evaluate, load_all
+from gradleak.claims import KINDS, Evidence, evaluate, load_all, tally
 from gradleak.runtime.artifacts import write_csv
 from gradleak.runtime.job import job
 
@@ -18,5 +18,5 @@ with job(snakemake):
         for claims, why in load_all(files.claims, files.explanations)
     ]
     judged = pd.concat(tables, ignore_index=True)
-    for whose, path in zip(WHOSE, snakemake.output, strict=True):
-        write_csv(path, judged[judged["whose"] == whose])
+    for kind, path in zip(KINDS, snakemake.output, strict=True):
+        write_csv(path, tally.of_kind(judged, kind))

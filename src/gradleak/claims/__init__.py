@@ -5,10 +5,11 @@ from gradleak.claims.evidence import Evidence
 from gradleak.claims.load import Explanations, load, load_all, load_explanations
 from gradleak.claims.model import Claims
 from gradleak.claims.paper_table import table
-from gradleak.claims.tally import WHOSE
+from gradleak.claims.tally import KINDS, WHOSE
 
 __all__ = [
     "COLUMNS",
+    "KINDS",
     "WHOSE",
     "Claims",
     "Evidence",

@@ -1,14 +1,16 @@
 """Evaluate all claims of a file, by our results and by the paper's own tables."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
 from gradleak.claims.evidence import Evidence
 from gradleak.claims.forms import Column, Runs
-from gradleak.claims.load import Explanations
-from gradleak.claims.model import DEFINITION, Claim, Claims
+from gradleak.claims.load import EXPLAINED, Explanations
+from gradleak.claims.model import DEFINITION, Claim, Claims, Needs, Sentence
 from gradleak.claims.outcome import (
     BY_DEFINITION,
     DIFFERS,
@@ -23,18 +25,21 @@ from gradleak.claims.outcome import (
 )  # fmt: skip
 from gradleak.claims.power import TOO_WIDE, closeness
 from gradleak.claims.printed import Printed, column_key, texts
+from gradleak.claims.sentences import Part, combined
 from gradleak.claims.statement import Tolerance
 from gradleak.claims.statistics import adjusted
 
 OF_CLAIM = ["id", "paper", "whose", "locator", "kind", "statement", "paper_value"]
+PART_OF = "part_of"  # column with the sentence that a row is a part of
 OF_OUTCOME = ["ours", "low", "high", "n", "n_ok"]
 COLUMNS = [
     *OF_CLAIM, *OF_OUTCOME, "window", "closeness", "p", "holm", "images", "scale", "verdict",
-    "reason", "evidence", "explanation",
+    "reason", "evidence", "explanation", PART_OF,
 ]  # fmt: skip
 OF_VALUES = (REPRODUCED, EXCEEDS, DIFFERS)
 TESTED = (REPRODUCED, DIFFERS, NOT_TOLD_APART)
 SCALES = ("smoke", "laptop", "paper")
+NOTHING = "nothing"  # begins the reason of an agreement of searches that found nothing
 # Printed numbers correspond to runs: each image has one.
 PLACE = {"model": "", "seed": "0", "batch": "0", "index": "", "answer": "0"}
 
@@ -81,6 +86,7 @@ class Judge:
         if scale not in SCALES or images not in ("embedded", "real"):
             raise ValueError(f"images {images!r}, scale {scale!r}: use embedded or real, {SCALES}.")
         self.claims, self.evidence = claims, evidence.on(images)
+        self.by_id = {claim.id: claim for claim in claims.claims}
         self.printed = printed(claims)
         self.images, self.scale = images, scale
 
@@ -92,7 +98,9 @@ class Judge:
             outcome = claim.query.judge(claim, tolerance, evidence)
         except NotJudged as reason:
             outcome = Outcome(NOT_JUDGED, str(reason))
-        unmet = self._unmet(claim) or _nothing(claim, outcome)
+        unmet = self._unmet(claim.needs) or self._nothing(claim, outcome)
+        beyond = {REPRODUCED: claim.to_hold, DIFFERS: claim.to_fail}.get(outcome.verdict)
+        unmet = unmet or (self._unmet(beyond) if beyond else "")
         judged = outcome.verdict != NOT_JUDGED or outcome.reason.startswith(TOO_WIDE)
         if unmet and outcome.verdict and judged:
             outcome = replace(outcome, verdict=NOT_JUDGED, reason=unmet)
@@ -104,14 +112,21 @@ class Judge:
         whose = "the paper itself" if claim.contradicted_by else "the paper's own table"
         return replace(outcome, verdict=REFUTED, reason=f"{whose}: {' | '.join(against)}; {ours}")
 
-    def _unmet(self, claim: Claim) -> str:
-        """Name the requirement of a claim that this run does not meet; empty if it meets all."""
-        if claim.needs.images == "real" and self.images != "real":
+    def _unmet(self, needs: Needs) -> str:
+        """Name the requirement that this run does not meet; empty if it meets all."""
+        if needs.images == "real" and self.images != "real":
             return "data: the paper's value depends on its images, and these are the embedded ones"
-        if SCALES.index(self.scale) < SCALES.index(claim.needs.scale):
-            words = f"scale: needs at least {claim.needs.scale}, this is {self.scale}"
-            return words + (f": {claim.needs.why}" if claim.needs.why else "")
+        if SCALES.index(self.scale) < SCALES.index(needs.scale):
+            words = f"scale: needs at least {needs.scale}, this is {self.scale}"
+            return words + (f": {needs.why}" if needs.why else "")
         return ""
+
+    def _nothing(self, claim: Claim, outcome: Outcome) -> str:
+        """Say that neither the paper nor we found anything, by this number or by one beside it."""
+        if claim.nothing_as:
+            beside = self(self.by_id[claim.nothing_as])
+            return beside.reason if beside.reason.startswith(NOTHING) else ""
+        return _nothing(claim, outcome)
 
     def contradictions(self, claim: Claim) -> tuple[str, ...]:
         """Return the paper's own numbers that contradict a sentence, in words.
@@ -134,7 +149,7 @@ def _nothing(claim: Claim, outcome: Outcome) -> str:
         if claim.paper_value is None or not limit.includes(claim.value):
             continue
         if math.isnan(outcome.ours) or limit.includes(outcome.ours):
-            return f"nothing: neither the paper's search nor ours found anything; {limit.reason}"
+            return f"{NOTHING}: neither the paper's search nor ours found anything; {limit.reason}"
     return ""
 
 
@@ -157,17 +172,44 @@ def _row(claim: Claim, outcome: Outcome, tolerance: Tolerance) -> dict[str, obje
     row = {key: getattr(claim, key) for key in OF_CLAIM}
     row |= {key: getattr(outcome, key) for key in OF_OUTCOME}
     row |= {"window": outcome.window or query.window(claim, tolerance), "closeness": near}
+    row |= _p_values(outcome, query.sided)
+    row |= {"verdict": outcome.verdict, "reason": outcome.reason}
+    part_of = claim.sentence.id if claim.sentence else ""
+    return row | {"evidence": ", ".join(query.found_in()), PART_OF: part_of}
+
+
+def _p_values(outcome: Outcome, sided: int) -> dict[str, float]:
     # Of the side that the verdict is on; the smaller where it is on none.
     p = min(outcome.p, outcome.p_against) if outcome.verdict in TESTED else math.nan
     # Both sides were asked, which Holm's method has to count.
-    row |= {"p": p, "holm": min(1.0, p * 2 / query.sided)}
-    return row | {"evidence": ", ".join(query.found_in())}
+    return {"p": p, "holm": p if math.isnan(p) else min(1.0, p * 2 / sided)}
+
+
+def _sentence_row(sentence: Sentence, parts: list[Part], rows: list[dict]) -> dict[str, object]:
+    """Row of a sentence, from its parts and their rows."""
+    outcome, first = combined(sentence, parts), parts[0].claim
+    row = {key: getattr(first, key) for key in OF_CLAIM}
+    row |= {"id": sentence.id, "statement": sentence.statement, "paper_value": None}
+    row |= {key: getattr(outcome, key) for key in OF_OUTCOME}
+    row |= {key: _each(own[key] for own in rows) for key in ("window", "evidence")}
+    row |= _p_values(outcome, max(part.claim.query.sided for part in parts))
+    return row | {"verdict": outcome.verdict, "reason": outcome.reason, PART_OF: ""}
+
+
+def _each(texts: Iterable[Any]) -> str:
+    """Texts of parts in their order, each once."""
+    return ", ".join(dict.fromkeys(one for text in texts for one in str(text).split(", ") if one))
 
 
 def _with_holm(frame: pd.DataFrame) -> pd.DataFrame:
-    """Adjust two-sided p-values by Holm's method, over the paper's claims and over ours."""
-    for _, own in frame[frame["p"].notna()].groupby("whose"):
+    """Adjust two-sided p-values by Holm's method, over the paper's claims and over ours.
+
+    A sentence is one test, so that those of its parts are left as they are.
+    """
+    tests = frame[frame["p"].notna() & (frame[PART_OF] == "")]
+    for _, own in tests.groupby("whose"):
         frame.loc[own.index, "holm"] = adjusted(own["holm"].to_numpy())
+    frame.loc[frame[PART_OF] != "", "holm"] = math.nan
     return frame
 
 
@@ -180,23 +222,36 @@ def evaluate(
 ) -> pd.DataFrame:
     """Judge every number and sentence of a claims file: one row each, in the file's order.
 
-    ``whose`` tells the paper's own claims from ours. ``p`` is the p-value of a test in the
-    direction of its verdict and ``holm`` the same, adjusted for the number of tests. ``window`` is
-    what would have agreed, ``closeness`` how near our number is, ``evidence`` what was read.
+    ``whose`` tells the paper's own claims from ours. A sentence about several cases has one row,
+    followed by a row for each of its parts, which name it in ``part_of``. ``p`` is the p-value of
+    a test in the direction of its verdict and ``holm`` the same, adjusted for the number of tests.
+    ``window`` is what would have agreed, ``closeness`` how near our number is, ``evidence`` what
+    was read.
 
     Missing results make claims "not judged", with the reason. `images` is ``embedded`` or ``real``,
     `scale` is ``smoke``, ``laptop`` or ``paper``. `explanations` are shown for claims that failed
     in the run they were written for, or in any run if so marked. Raises `ArtifactError` if the
     evidence is malformed.
     """
-    judge, rows = Judge(claims, evidence, images, scale), []
+    judge = Judge(claims, evidence, images, scale)
+    groups: dict[str, list[Claim]] = {}  # parts of a sentence, or a claim alone
     for claim in claims.judged():
-        outcome = judge(claim)
-        verdict = outcome.verdict
-        why = explanations.text(claim.id, verdict, images, scale) if explanations else ""
-        row = _row(claim, outcome, claims.tolerances[claim.tolerance])
-        row |= {"images": images, "scale": scale, "verdict": verdict, "reason": outcome.reason}
-        rows.append({**row, "explanation": why})
-    frame = pd.DataFrame(rows, columns=COLUMNS)
+        groups.setdefault(claim.sentence.id if claim.sentence else claim.id, []).append(claim)
+    rows: list[dict[str, Any]] = []
+    for group in groups.values():
+        tolerances = [claims.tolerances[claim.tolerance] for claim in group]
+        outcomes = [judge(claim) for claim in group]
+        own = [_row(*each) for each in zip(group, outcomes, tolerances, strict=True)]
+        for row in own:
+            told = (str(row["id"]), str(row["verdict"]), images, scale)
+            row["explanation"] = explanations.text(*told) if explanations else ""
+        if sentence := group[0].sentence:
+            made = zip(group, outcomes, (one.alpha for one in tolerances), strict=True)
+            whole = _sentence_row(sentence, [Part(*each) for each in made], own)
+            failed = whole["verdict"] in EXPLAINED
+            why = dict.fromkeys(row["explanation"] for row in own if row["explanation"])
+            own.insert(0, {**whole, "explanation": " ".join(why) if failed else ""})
+        rows += own
+    frame = pd.DataFrame(rows, columns=COLUMNS).assign(images=images, scale=scale)
     frame = frame.astype({"paper_value": float, "p": float, "holm": float})
     return _with_holm(frame.astype({"n": "Int64", "n_ok": "Int64"}))

@@ -54,6 +54,7 @@ class GridRow(Closed):
     tolerance: str | None = None  # replaces the columns' own, as `needs` does
     needs: Needs | None = None
     nothing: list[Nothing] | None = None  # replaces the grid's
+    nothing_as: str = ""  # a column by which the others find nothing too
     elsewhere: str | None = None  # reason why none of its cells is judged
 
     def of(self, columns: list[GridColumn]) -> list[GridColumn]:
@@ -176,6 +177,7 @@ def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
                 "whose": "ours" if ours else "paper",
                 "repeats": column.repeats or "",
                 "nothing": [one.model_dump() for one in nothing if one.metric == column.metric],
+                "nothing_as": _beside(f"{grid.id}.{row.id}", row, column),
                 "cell": {"grid": grid.id, "table": grid.table, **cell},
             }
     if unused:
@@ -186,6 +188,10 @@ def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
         raise ConfigError(
             f"{where}, key 'exceptions': '{next(iter(tolerances))}' is no cell; write row.column."
         )
+
+
+def _beside(row_id: str, row: GridRow, column: GridColumn) -> str:
+    return f"{row_id}.{row.nothing_as}" if row.nothing_as not in ("", column.id) else ""
 
 
 def _values(where: str, grid: Grid) -> dict[tuple[str, str], float | str]:

@@ -47,6 +47,14 @@ class Case(Closed):
     scale: Literal["smoke", "laptop", "paper"]
 
 
+class Sentence(Closed):
+    """A sentence that is judged in parts: that of all, or of most, of its parts that hold."""
+
+    id: str = Field(min_length=1)
+    statement: str = Field(min_length=1)
+    holds: Literal["all", "most"] = "all"
+
+
 class Claim(Statement):
     """A number or sentence of a paper, with its query and tolerance.
 
@@ -62,10 +70,20 @@ class Claim(Statement):
     tolerance: str
     needs: Needs = Needs()
     contradicted_by: str = ""  # place in the paper that says otherwise
+    # What a verdict on either side needs besides: a longer attack may find what a short one misses.
+    to_hold: Needs = Needs()
+    to_fail: Needs = Needs()
     # Where neither we nor the paper found anything.
     nothing: list[Nothing] = Field(default_factory=list)
+    nothing_as: str = ""  # a claim; where that finds nothing, this says nothing either
     repeats: str = ""  # cell with the same runs' number in another unit, which is judged
     apart: bool = False  # about runs outside the paper's tables, which cannot refute it
+    part_of: Sentence | None = None  # the sentence, if this is about one of several cases
+
+    @property
+    def sentence(self) -> Sentence | None:
+        """Sentence of the paper that this is a part of; what is of ours stands by itself."""
+        return self.part_of if self.whose == "paper" else None
 
     @property
     def is_judged(self) -> bool:
@@ -107,7 +125,27 @@ class Claims(Closed):
             compared = isinstance(claim.query, Runs | Column) and claim.is_judged
             if compared and claim.paper_value is None and rule not in ("at_most", "at_least"):
                 raise ValueError(f"claim '{claim.id}': paper_value is missing; give it")
+        self._sentences_consistent(seen)
+        for claim in self.claims:
+            if claim.nothing_as and claim.nothing_as not in seen:
+                raise ValueError(
+                    f"claim '{claim.id}': nothing_as '{claim.nothing_as}' is no claim's id; "
+                    f"correct it"
+                )
         return self
+
+    def _sentences_consistent(self, ids: set[str]) -> None:
+        sentences: dict[str, Sentence] = {}
+        for one in (claim.sentence for claim in self.claims):
+            if one is None:
+                continue
+            if one.id in ids:
+                raise ValueError(f"part_of '{one.id}': a claim has this id; rename the sentence")
+            if sentences.setdefault(one.id, one) != one:
+                raise ValueError(
+                    f"part_of '{one.id}': the sentence is written in two ways; write it once, "
+                    f"with an anchor"
+                )
 
     def judged(self) -> list[Claim]:
         """Claims with a verdict of their own, in the file's order."""

@@ -24,7 +24,7 @@ from gradleak.errors import ArtifactError, GradleakError
 from gradleak.runtime.artifacts import FilePath, read_csv, write_csv
 
 EVIDENCE, RUN, ARTIFACTS = "evidence.zip", "run.json", "artifacts.csv"
-FILES = {"paper": "claims.csv", "ours": "claims_ours.csv"}  # by whose claims they hold
+FILES = dict(zip(tally.KINDS, ("claims.csv", "claims_ours.csv", "claims_parts.csv"), strict=True))
 # Files that are not evidence, beside the tables of a paper.
 NO_TABLES = (*FILES.values(), ARTIFACTS, "speed.csv")
 # Columns of artifacts.csv that files of one job share.
@@ -68,8 +68,8 @@ def _evidence(unpacked: Path, folder: Path) -> Evidence:
 
 def write(folder: FilePath, judged: pd.DataFrame) -> None:
     """Write the claims files of a paper's record."""
-    for whose, name in FILES.items():
-        write_csv(Path(folder, name), judged[judged["whose"] == whose])
+    for kind, name in FILES.items():
+        write_csv(Path(folder, name), tally.of_kind(judged, kind))
 
 
 def summary(folder: FilePath) -> pd.DataFrame:

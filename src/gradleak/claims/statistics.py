@@ -1,7 +1,7 @@
 """Intervals and tests for verdicts."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from scipy import stats
@@ -126,6 +126,18 @@ def bonferroni(p_values: Iterable[float]) -> float:
     """P-value that at least one of several holds: their smallest, times their number."""
     found = list(p_values)
     return min(1.0, len(found) * min(found))
+
+
+def simes(p_values: Sequence[float]) -> float:
+    """P-value that at least one of several holds, by Simes: the least of k·p₍ᵢ₎/i; NaN of none.
+
+    Unlike Bonferroni's it gains from several small ones. It is exact for independent tests, and
+    conservative for those that depend on each other positively, as tests on the same images do.
+    """
+    ordered = np.sort(np.asarray(p_values, dtype=float))
+    if not ordered.size:
+        return math.nan
+    return float(min(1.0, (ordered.size * ordered / np.arange(1, ordered.size + 1)).min()))
 
 
 def adjusted(p_values: np.ndarray) -> np.ndarray:

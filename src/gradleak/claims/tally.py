@@ -10,6 +10,8 @@ from gradleak.errors import ArtifactError
 from gradleak.runtime.artifacts import again, read_csv
 
 WHOSE = ("paper", "ours")
+# Of rows, each in a file of its own: claims of the paper and of ours, and parts of sentences.
+KINDS = (*WHOSE, "parts")
 ALPHA = 0.05
 
 
@@ -27,6 +29,12 @@ def read(path: str | Path, columns: Sequence[str] = ()) -> pd.DataFrame:
     if missing := [name for name in columns if name not in frame]:
         raise ArtifactError(f"{path} has no column '{missing[0]}'; {again(path)}.")
     return frame
+
+
+def of_kind(frame: pd.DataFrame, kind: str) -> pd.DataFrame:
+    """Rows of one of `KINDS`."""
+    part = frame["part_of"].fillna("") != ""
+    return frame[part] if kind == "parts" else frame[~part & (frame["whose"] == kind)]
 
 
 def of_tests(frame: pd.DataFrame) -> dict[str, int]:
@@ -53,7 +61,7 @@ def summary(frame: pd.DataFrame, sizes: Mapping[str, Mapping[str, float]]) -> pd
     rows = []
     for paper in dict.fromkeys(frame["paper"]):
         for whose in WHOSE:
-            own = frame[(frame["paper"] == paper) & (frame["whose"] == whose)]
+            own = of_kind(frame[frame["paper"] == paper], whose)
             row = {"paper": paper, "whose": whose, "claims": len(own)}
             rows.append(row | of_verdicts(own) | of_tests(own) | dict(sizes[paper]))
     return pd.DataFrame(rows)

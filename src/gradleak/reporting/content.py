@@ -9,9 +9,10 @@ from typing import Any
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from gradleak.claims import COLUMNS, WHOSE, Claims, Explanations, tally
+from gradleak.claims import COLUMNS, KINDS, WHOSE, Claims, Explanations, tally
+from gradleak.claims.evaluate import PART_OF
 from gradleak.claims.forms.base import EXTREMES
-from gradleak.claims.load import EXPLAINED
+from gradleak.claims.load import EXPLAINED, Explanation
 from gradleak.claims.metrics import label
 from gradleak.claims.model import Claim
 from gradleak.claims.outcome import DIFFERS, VERDICTS
@@ -46,7 +47,7 @@ def counted(parts: Iterable[Part]) -> dict[str, int]:
 
 
 def read_claims(paths: Iterable[Path]) -> pd.DataFrame:
-    """Read claims of the papers and of ours, in one table.
+    """Read claims of the papers and of ours, and parts of sentences, in one table.
 
     Raises `ArtifactError` if a file is unreadable, lacks columns or has other verdicts.
     """
@@ -69,14 +70,15 @@ def judged(frame: pd.DataFrame, claims: Claims, explanations: Explanations | Non
     ``learnt`` says which explains a claim that differs: this "run", "another" only, or "nowhere".
     """
     by_id = {claim.id: claim for claim in claims.claims}
+    rows = frame[frame["paper"] == claims.paper].to_dict("records")
+    entries = _explained(rows, explanations)
     found = []
-    for row in frame[frame["paper"] == claims.paper].to_dict("records"):
+    for row in rows:
         claim, why = by_id.get(str(row["id"])), _text(row["explanation"])
-        failed = explanations is not None and row["verdict"] in EXPLAINED
-        more = explanations.by_id.get(str(row["id"])) if explanations and failed else None
-        elsewhere = more.text if more and not why else ""
+        more = entries.get(str(row["id"]), [])
+        elsewhere = "" if why else " ".join(dict.fromkeys(entry.text for entry in more))
         learnt = "run" if why else "another" if elsewhere else "nowhere"
-        texts = ("whose", "locator", "kind", "statement", "window", "closeness")
+        texts = ("whose", PART_OF, "locator", "kind", "statement", "window", "closeness")
         part = _shown(row, "id", *texts, "verdict", "reason", "evidence") | {
             "read": _text(row["evidence"]),
             "what": claim.query.ours(claims.tolerances[claim.tolerance]) if claim else "",
@@ -84,10 +86,26 @@ def judged(frame: pd.DataFrame, claims: Claims, explanations: Explanations | Non
             "span": _span(claims, claim),
             "why": why,
             "elsewhere": elsewhere,
-            "evidence": [str(place) for place in more.evidence] if more else (),
+            "evidence": [*dict.fromkeys(str(place) for one in more for place in one.evidence)],
             "learnt": learnt if row["verdict"] == DIFFERS else "",
         }
         found.append(part)
+    return found
+
+
+def _explained(
+    rows: Sequence[Mapping[Hashable, object]], explanations: Explanations | None
+) -> dict[str, list[Explanation]]:
+    """Explanations of failed claims by id; those of a sentence are its failed parts'."""
+    failed = {str(row["id"]) for row in rows if row["verdict"] in EXPLAINED}
+    found: dict[str, list[Explanation]] = {}
+    for row in rows:
+        name, whole = str(row["id"]), _text(row[PART_OF])
+        entry = explanations.by_id.get(name) if explanations and name in failed else None
+        if entry is not None:
+            found.setdefault(name, []).append(entry)
+            if whole in failed:
+                found.setdefault(whole, []).append(entry)
     return found
 
 
@@ -147,7 +165,7 @@ def paper(
     made = [table(path, claims, by_id) for path in tables]
     placed = {row["claim"]["id"] for part in made for row in part["rows"] if row["claim"]}
     sentences = [claim for claim in found if claim["id"] not in placed]
-    own, ours = ([one for one in found if one["whose"] == whose] for whose in WHOSE)
+    own, ours = (_of_kind(found, whose) for whose in WHOSE)
     return {
         "id": claims.paper,
         "caption": captions.of("papers", claims.paper),
@@ -161,11 +179,15 @@ def paper(
         "ours": ours,
         "verdicts": counted(own),
         "learnt": Counter(claim["learnt"] for claim in own),
-        # Claims without a table cell, by whose they are.
-        "sentences": {
-            whose: [claim for claim in sentences if claim["whose"] == whose] for whose in WHOSE
-        },
+        # Claims without a table cell, by kind.
+        "sentences": {kind: _of_kind(sentences, kind) for kind in KINDS},
     }
+
+
+def _of_kind(found: Sequence[Part], kind: str) -> list[Part]:
+    if kind == "parts":
+        return [claim for claim in found if claim[PART_OF]]
+    return [claim for claim in found if claim["whose"] == kind and not claim[PART_OF]]
 
 
 def _shown(row: Mapping[Hashable, object], *texts: str) -> Part:

@@ -36,7 +36,7 @@ class Sources:
 
     figures: Sequence[Path]
     tables: Sequence[Path]
-    claimed: Sequence[Path]  # the papers' claims, and ours
+    claimed: Sequence[Path]  # the papers' claims, ours, and parts of sentences
     claims: Sequence[Path]
     explanations: Sequence[Path]
     captions: Sequence[Path]
@@ -109,7 +109,7 @@ def _context(folder: Path, sources: Sources) -> dict[str, Any]:
 
 def _overview(found: list[content.Part], frame: pd.DataFrame, whose: str) -> content.Part:
     """Counts of the papers' own claims, or of ours, by paper and of all together."""
-    mine = frame[frame["whose"] == whose]
+    mine = tally.of_kind(frame, whose)
     parts = [(part["id"], mine[mine["paper"] == part["id"]]) for part in found]
     rows = {
         name: {"claims": len(own), **tally.of_verdicts(own), **tally.of_tests(own)}

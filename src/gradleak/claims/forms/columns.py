@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
+from scipy import stats
 
 from gradleak.claims.evidence import Evidence
 from gradleak.claims.forms import runs
@@ -26,7 +27,7 @@ from gradleak.claims.outcome import (
 from gradleak.claims.power import widened
 from gradleak.claims.printed import ERROR, Printed
 from gradleak.claims.statement import EVERY, Closed, Side, Statement, Tolerance, Where, describe
-from gradleak.claims.statistics import bonferroni, norm_above, spearman, z_value
+from gradleak.claims.statistics import LEVEL, bonferroni, norm_above, spearman, wilson, z_value
 from gradleak.errors import ConfigError
 
 Sign = Literal["negative", "positive"]
@@ -63,6 +64,36 @@ class Column(Form, Side):
     def interval(self, tolerance: Tolerance) -> str:
         """See `Form.interval`."""
         return runs.of_numbers(tolerance, "value")
+
+
+class Proportion(Form):
+    """A share of n cases, in columns ``ours`` and ``n`` of one row of a table, against a limit."""
+
+    form: Literal["proportion"]
+    table: str
+    where: Where = Field(default_factory=dict)
+    rules = ("at_least", "at_most")
+    words = "share of the cases"
+
+    def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
+        """Judge by exact binomial tests: the share is beyond the limit, or short of it."""
+        share, n = (self._number(evidence, name, claim) for name in ("ours", "n"))
+        cases, hits, limit = round(n), round(share * n), tolerance.limit
+        more = float(stats.binom.sf(hits - 1, cases, limit))
+        fewer = float(stats.binom.cdf(hits, cases, limit))
+        p, p_against = (more, fewer) if tolerance.rule == "at_least" else (fewer, more)
+        words = f"{hits} of {cases}, binomial p = {p:.2g}"
+        low, high = wilson(share, cases, LEVEL)
+        made = Outcome(tested(p, p_against, tolerance.alpha), words, share, low, high)
+        return replace(made, n=cases, n_ok=cases, p=p, p_against=p_against)
+
+    def _number(self, evidence: Evidence, column: str, claim: Statement) -> float:
+        side = Side(table=self.table, where=self.where, column=column)
+        return _only(evidence.column(side), side, claim)
+
+    def found_in(self) -> list[str]:
+        """See `Form.found_in`."""
+        return [self.table]
 
 
 class Less(Closed):
@@ -197,12 +228,16 @@ def _estimate(side: Side, evidence: Evidence, claim: Statement) -> tuple[float, 
     """Value and standard error of the row selected by a side."""
     values = evidence.column(side)
     errors = evidence.column(side.model_copy(update={"column": ERROR}))
+    return _only(values, side, claim), float(errors[0])
+
+
+def _only(values: np.ndarray, side: Side, claim: Statement) -> float:
     if values.size != 1:
         raise ConfigError(
             f"claim '{claim.id}': table {side.table} has {values.size} rows for "
             f"{describe(side.where)}, and an estimate is one; name more in where."
         )
-    return float(values[0]), float(errors[0])
+    return float(values[0])
 
 
 def _signed(

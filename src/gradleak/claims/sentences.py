@@ -1,0 +1,104 @@
+"""Verdicts on sentences that are about several networks, data sets or attacks: one for each.
+
+A sentence such as "the lock costs no accuracy" is tested in parts, one for each network, and its
+verdict follows from theirs.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gradleak.claims.model import Claim, Sentence
+from gradleak.claims.outcome import (
+    BY_DEFINITION,
+    DIFFERS,
+    EXCEEDS,
+    NOT_JUDGED,
+    NOT_TOLD_APART,
+    REFUTED,
+    REPRODUCED,
+    Outcome,
+    joined,
+)  # fmt: skip
+from gradleak.claims.statistics import simes
+
+HOLD = (REPRODUCED, EXCEEDS, BY_DEFINITION)
+# Most decisive first: one counterexample is enough against all, and one open part leaves it open.
+ORDER = (REFUTED, DIFFERS, NOT_TOLD_APART, NOT_JUDGED, REPRODUCED, EXCEEDS, BY_DEFINITION)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a sentence with its outcome, and the level of its test."""
+
+    claim: Claim
+    outcome: Outcome
+    alpha: float
+
+    @property
+    def tested(self) -> bool:
+        """True if its verdict is that of a test."""
+        decided = self.outcome.verdict in (REPRODUCED, DIFFERS, NOT_TOLD_APART)
+        return decided and not math.isnan(self.outcome.p)
+
+
+def combined(sentence: Sentence, parts: Sequence[Part]) -> Outcome:
+    """Judge a sentence by its parts.
+
+    All must hold; where the sentence says ``most``, more than half. That tests contradict it counts
+    if they do so together, by Simes' p-value. `n` and `n_ok` are sums over parts; the p-value of a
+    sentence that holds is the largest of its parts'.
+    """
+    tests = [part for part in parts if part.tested]
+    against = simes([part.outcome.p_against for part in tests])
+    alone = bool(tests) and against >= max(part.alpha for part in tests)
+    verdicts = [part.outcome.verdict for part in parts]
+    # What differs by itself, but not together, is open.
+    counted = [
+        NOT_TOLD_APART if alone and part.tested and part.outcome.verdict == DIFFERS else verdict
+        for part, verdict in zip(parts, verdicts, strict=True)
+    ]
+    verdict = _of_most(counted) if sentence.holds == "most" else _of_all(counted)
+    counts = ", ".join(f"{verdicts.count(name)} {name}" for name in ORDER if name in verdicts)
+    lone = verdict == NOT_TOLD_APART and counted != verdicts
+    return Outcome(
+        verdict,
+        joined(
+            f"of {len(parts)} parts: {counts}",
+            f"together p = {against:.2g}" if lone else "",
+            _example(DIFFERS if lone else verdict, parts),
+        ),
+        n=_total(parts, lambda outcome: outcome.n),
+        n_ok=_total(parts, lambda outcome: outcome.n_ok),
+        p=max((part.outcome.p for part in tests), default=math.nan),
+        p_against=against,
+    )
+
+
+def _of_all(verdicts: Sequence[str]) -> str:
+    first = next(name for name in ORDER if name in verdicts)
+    return first if first != EXCEEDS else REPRODUCED
+
+
+def _of_most(verdicts: Sequence[str]) -> str:
+    """Verdict that more than half of the parts share; else open, for want of runs or of power."""
+    half = len(verdicts) / 2
+    if sum(name in HOLD for name in verdicts) > half:
+        return REPRODUCED
+    for against in ((REFUTED,), (REFUTED, DIFFERS)):
+        if sum(name in against for name in verdicts) > half:
+            return against[-1]
+    return NOT_JUDGED if NOT_JUDGED in verdicts else NOT_TOLD_APART
+
+
+def _example(verdict: str, parts: Sequence[Part]) -> str:
+    """First part with a verdict, unless it simply holds."""
+    if verdict in HOLD:
+        return ""
+    first = next((part for part in parts if part.outcome.verdict == verdict), None)
+    return f"{first.claim.id}: {first.outcome.reason}" if first else ""
+
+
+def _total(parts: Sequence[Part], number: Callable[[Outcome], int | None]) -> int | None:
+    known = [n for part in parts if (n := number(part.outcome)) is not None]
+    return sum(known) if known else None
