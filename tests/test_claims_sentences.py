@@ -1,6 +1,7 @@
 """Sentences about several cases: one verdict each, from those of their cases."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -79,6 +80,26 @@ def test_what_differs_by_chance_in_one_of_many_cases_is_not_told_apart():
     assert whole(*[part("differs", (0.97, 0.03))] * 3, *many[:2]).verdict == "differs"
     assert whole(part("differs"), *many).verdict == "differs"
     assert whole(*many, part("reproduced", (0.04, 0.9))).p == 0.04
+
+
+def test_cases_that_only_one_side_silences_are_counted():
+    silent = part("not judged", HOLDS)
+    silent = replace(silent, outcome=replace(silent.outcome, one_sided=True))
+    failing = part("differs", (0.97, 0.03))
+    assert whole(failing, *[silent] * 8).verdict == "not told apart"
+    assert whole(failing, *[part("not judged", HOLDS)] * 8).verdict == "differs"
+
+
+def test_the_p_value_of_a_sentence_is_of_the_side_of_its_verdict():
+    holds, fails = part("reproduced", (0.002, 0.99)), part("differs", (0.99, 0.001))
+    made = whole(holds, holds)
+    assert (made.p, made.p_against) == (0.002, 1.0)
+    made = whole(holds, fails)
+    assert (made.p, made.p_against) == (1.0, 0.002)
+    made = whole(holds, part("differs"))
+    assert math.isnan(made.p) and math.isnan(made.p_against)
+    made = whole(holds, holds, fails, holds="most")
+    assert made.verdict == "reproduced" and math.isnan(made.p)
 
 
 def test_simes_gains_from_several_small_p_values():
@@ -172,8 +193,10 @@ def test_where_one_number_shows_that_nothing_was_found_those_beside_it_say_nothi
     lost = found(0.5)
     assert set(lost["verdict"]) == {"not judged"} and lost["reason"].str.endswith("as grey").all()
     assert found(0.1)["verdict"].to_dict() == {"x": "exceeds", "y": "reproduced"}
-    wrong = [cases[0], number("y", "ssim", 0.3, nothing_as="z")]
-    assert "nothing_as 'z' is no claim's id" in sentence(ConfigError, claims_file, tmp_path, wrong)
+    for name in ("z", "y"):
+        wrong = [cases[0], number("y", "ssim", 0.3, nothing_as=name)]
+        said = sentence(ConfigError, claims_file, tmp_path, wrong)
+        assert f"nothing_as '{name}' is no claim's id, or of one that has nothing_as" in said
 
 
 @pytest.mark.parametrize(

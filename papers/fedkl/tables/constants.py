@@ -1,4 +1,4 @@
-"""What images of one colour, which need no gradient, have by the metrics of Table VI."""
+"""What images of one colour, which need no gradient, have by the metrics of Table VI but LPIPS."""
 
 import numpy as np
 import pandas as pd

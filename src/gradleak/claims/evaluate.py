@@ -99,11 +99,12 @@ class Judge:
         except NotJudged as reason:
             outcome = Outcome(NOT_JUDGED, str(reason))
         unmet = self._unmet(claim.needs) or self._nothing(claim, outcome)
-        beyond = {REPRODUCED: claim.to_hold, DIFFERS: claim.to_fail}.get(outcome.verdict)
-        unmet = unmet or (self._unmet(beyond) if beyond else "")
         judged = outcome.verdict != NOT_JUDGED or outcome.reason.startswith(TOO_WIDE)
+        side = {REPRODUCED: claim.to_hold, DIFFERS: claim.to_fail}.get(outcome.verdict)
         if unmet and outcome.verdict and judged:
             outcome = replace(outcome, verdict=NOT_JUDGED, reason=unmet)
+        elif side and (beyond := self._unmet(side)):
+            outcome = replace(outcome, verdict=NOT_JUDGED, reason=beyond, one_sided=True)
         outcome = _of_kind(claim, outcome)
         against = self.contradictions(claim)
         if not against:
@@ -249,7 +250,7 @@ def evaluate(
             made = zip(group, outcomes, (one.alpha for one in tolerances), strict=True)
             whole = _sentence_row(sentence, [Part(*each) for each in made], own)
             failed = whole["verdict"] in EXPLAINED
-            why = dict.fromkeys(row["explanation"] for row in own if row["explanation"])
+            why = dict.fromkeys(str(row["explanation"]) for row in own if row["explanation"])
             own.insert(0, {**whole, "explanation": " ".join(why) if failed else ""})
         rows += own
     frame = pd.DataFrame(rows, columns=COLUMNS).assign(images=images, scale=scale)

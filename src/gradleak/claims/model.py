@@ -126,11 +126,12 @@ class Claims(Closed):
             if compared and claim.paper_value is None and rule not in ("at_most", "at_least"):
                 raise ValueError(f"claim '{claim.id}': paper_value is missing; give it")
         self._sentences_consistent(seen)
+        alone = {claim.id for claim in self.claims if not claim.nothing_as}
         for claim in self.claims:
-            if claim.nothing_as and claim.nothing_as not in seen:
+            if claim.nothing_as and claim.nothing_as not in alone:
                 raise ValueError(
-                    f"claim '{claim.id}': nothing_as '{claim.nothing_as}' is no claim's id; "
-                    f"correct it"
+                    f"claim '{claim.id}': nothing_as '{claim.nothing_as}' is no claim's id, or of "
+                    f"one that has nothing_as itself; correct it"
                 )
         return self
 

@@ -38,6 +38,7 @@ class Outcome:
     p_against: float = math.nan
     units: int | None = None  # independent values behind a number, if they are not the runs
     window: str = ""  # which results of ours agree with the paper
+    one_sided: bool = False  # not judged, for what a verdict on this side would need
 
 
 def holds(condition: bool) -> str:

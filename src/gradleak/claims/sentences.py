@@ -5,7 +5,7 @@ verdict follows from theirs.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradleak.claims.model import Claim, Sentence
@@ -37,9 +37,9 @@ class Part:
 
     @property
     def tested(self) -> bool:
-        """True if its verdict is that of a test."""
+        """True if there is a test, which was or would have been judged on the other side."""
         decided = self.outcome.verdict in (REPRODUCED, DIFFERS, NOT_TOLD_APART)
-        return decided and not math.isnan(self.outcome.p)
+        return (decided or self.outcome.one_sided) and not math.isnan(self.outcome.p)
 
 
 def combined(sentence: Sentence, parts: Sequence[Part]) -> Outcome:
@@ -47,7 +47,7 @@ def combined(sentence: Sentence, parts: Sequence[Part]) -> Outcome:
 
     All must hold; where the sentence says ``most``, more than half. That tests contradict it counts
     if they do so together, by Simes' p-value. `n` and `n_ok` are sums over parts; the p-value of a
-    sentence that holds is the largest of its parts'.
+    sentence that holds is the largest of its parts'. ``most`` has none.
     """
     tests = [part for part in parts if part.tested]
     against = simes([part.outcome.p_against for part in tests])
@@ -58,21 +58,29 @@ def combined(sentence: Sentence, parts: Sequence[Part]) -> Outcome:
         NOT_TOLD_APART if alone and part.tested and part.outcome.verdict == DIFFERS else verdict
         for part, verdict in zip(parts, verdicts, strict=True)
     ]
-    verdict = _of_most(counted) if sentence.holds == "most" else _of_all(counted)
+    most = sentence.holds == "most"
+    verdict = _of_most(counted) if most else _of_all(counted)
     counts = ", ".join(f"{verdicts.count(name)} {name}" for name in ORDER if name in verdicts)
     lone = verdict == NOT_TOLD_APART and counted != verdicts
-    return Outcome(
-        verdict,
-        joined(
-            f"of {len(parts)} parts: {counts}",
-            f"together p = {against:.2g}" if lone else "",
-            _example(DIFFERS if lone else verdict, parts),
-        ),
-        n=_total(parts, lambda outcome: outcome.n),
-        n_ok=_total(parts, lambda outcome: outcome.n_ok),
-        p=max((part.outcome.p for part in tests), default=math.nan),
-        p_against=against,
+    words = joined(
+        f"of {len(parts)} parts: {counts}",
+        f"together p = {against:.2g}" if lone else "",
+        _example(DIFFERS if lone else verdict, parts),
     )
+    n, n_ok = (_total(parts, name) for name in ("n", "n_ok"))
+    p, p_against = (math.nan, math.nan) if most else _p_values(verdict, tests, against)
+    return Outcome(verdict, words, n=n, n_ok=n_ok, p=p, p_against=p_against)
+
+
+def _p_values(verdict: str, tests: Sequence[Part], against: float) -> tuple[float, float]:
+    """P-values of the sentence and of its opposite; 1 on the side that the verdict is not on."""
+    holds = max((part.outcome.p for part in tests), default=math.nan)
+    if verdict == REPRODUCED and tests:
+        return holds, 1.0
+    if verdict == DIFFERS:
+        by_test = any(part.outcome.verdict == DIFFERS for part in tests)
+        return (1.0, against) if by_test else (math.nan, math.nan)
+    return holds, against
 
 
 def _of_all(verdicts: Sequence[str]) -> str:
@@ -99,6 +107,6 @@ def _example(verdict: str, parts: Sequence[Part]) -> str:
     return f"{first.claim.id}: {first.outcome.reason}" if first else ""
 
 
-def _total(parts: Sequence[Part], number: Callable[[Outcome], int | None]) -> int | None:
-    known = [n for part in parts if (n := number(part.outcome)) is not None]
+def _total(parts: Sequence[Part], name: str) -> int | None:
+    known = [n for part in parts if (n := getattr(part.outcome, name)) is not None]
     return sum(known) if known else None
