@@ -6,6 +6,7 @@ from functools import cache
 from itertools import product
 from typing import get_args
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -229,6 +230,27 @@ def test_failed_recorded_claims_are_explained_and_counted_in_the_readme(paper):
 
 # Ours are never refuted by the paper, nor do they exceed it.
 OF_OURS = [verdict for verdict in VERDICTS if verdict not in ("exceeds", "refuted")]
+
+
+def test_limits_at_which_nothing_was_found_are_those_of_recorded_images_of_one_colour():
+    folder, found = ROOT / "docs/results", {}
+    flat = pd.read_csv(folder / "fedkl/fedkl_constants.csv")
+    mean = flat[(flat.answer == "mean colour") & (flat.metric == "rmse_255")].set_index("targets")
+    for claim in PAPERS["fedkl"].claims:
+        for limit in claim.nothing:
+            images = claim.query.where["result"].split("_")[-1]
+            found[images] = (limit.at_least, mean.loc[f"fedkl_{images}", "mean"])
+    assert set(found) == {"mnist", "cifar10", "cifar100"}
+    assert all(limit == pytest.approx(own, abs=0.06) for limit, own in found.values())
+    black = pd.read_csv(folder / "mkor/mkor_methods.csv", dtype={"batch": str})
+    black = black[(black.attack == "black") & (black.batch == "all")].set_index("metric")
+    row = PAPERS["mkor"].claims
+    limits = {one.metric: one.at_most for claim in row for one in claim.nothing}
+    names = {"psnr": ("psnr", 0.05), "ssim": ("ssim_gauss", 0.005)}
+    for (take, column), (name, (metric, most)) in product(
+        (("max", "best"), ("avg", "mean")), names.items()
+    ):
+        assert limits[f"{take}_{name}"] == pytest.approx(black.loc[metric, column], abs=most)
 
 
 CLAIMS = {

@@ -1,4 +1,4 @@
-"""What images of one colour, which need no gradient, have by the metrics of Table VI but LPIPS."""
+"""Images of one colour, which need no gradient, by the metrics of Table VI except LPIPS."""
 
 import numpy as np
 import pandas as pd

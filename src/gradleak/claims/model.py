@@ -48,7 +48,7 @@ class Case(Closed):
 
 
 class Sentence(Closed):
-    """A sentence that is judged in parts: that of all, or of most, of its parts that hold."""
+    """A sentence that is judged in parts, all or most of which have to hold."""
 
     id: str = Field(min_length=1)
     statement: str = Field(min_length=1)
