@@ -1,4 +1,4 @@
-"""Sentences about several cases: one verdict each, from those of their cases."""
+"""Sentences with several parts: one verdict each, from those of the parts."""
 
 import math
 from dataclasses import replace

@@ -152,7 +152,7 @@ def test_cases_of_a_sentence_stand_apart_from_it(html, claimed):
     parts = claimed[claimed.part_of != ""]
     assert len(parts) > 3
     for part, whole in zip(parts.id, parts.part_of, strict=True):
-        assert "about several cases, each case by itself" in headings[part]
+        assert "with several parts, each part by itself" in headings[part]
         assert "in none of the tables above" in headings[whole]
 
 

@@ -223,7 +223,7 @@ def evaluate(
 ) -> pd.DataFrame:
     """Judge every number and sentence of a claims file: one row each, in the file's order.
 
-    ``whose`` tells the paper's own claims from ours. A sentence about several cases has one row,
+    ``whose`` tells the paper's own claims from ours. A sentence with several parts has one row,
     followed by a row for each of its parts, which name it in ``part_of``. ``p`` is the p-value of
     a test in the direction of its verdict and ``holm`` the same, adjusted for the number of tests.
     ``window`` is what would have agreed, ``closeness`` how near our number is, ``evidence`` what

@@ -78,7 +78,7 @@ class Claim(Statement):
     nothing_as: str = ""  # a claim; where that finds nothing, this says nothing either
     repeats: str = ""  # cell with the same runs' number in another unit, which is judged
     apart: bool = False  # about runs outside the paper's tables, which cannot refute it
-    part_of: Sentence | None = None  # the sentence, if this is about one of several cases
+    part_of: Sentence | None = None  # the sentence, if this is one of its parts
 
     @property
     def sentence(self) -> Sentence | None:

@@ -29,7 +29,7 @@ Figures, tables and claims of four papers on gradient leakage, replicated by one
 | `figures/`, `results/tables/` | figures and tables, the papers' values beside ours |
 | `results/claims.csv` | a verdict for every number and sentence of the papers |
 | `results/claims_ours.csv` | a verdict for every claim of ours |
-| `results/claims_parts.csv` | a verdict for every part of a sentence about several cases |
+| `results/claims_parts.csv` | a verdict for each part of a sentence that has several |
 | `results/provenance.json` | what each was made from: files, rules, code, versions, seeds, host |
 | `config.yaml`, `papers/`, `examples/` | settings as they were written, and the papers' numbers |
 | `config.resolved.json` | settings as they were used |
