@@ -11,13 +11,13 @@ from torch.nn import functional
 from torchvision import models
 
 from gradleak.errors import ConfigError
+from gradleak.reading.conversion import convert
+from gradleak.reading.fx_graph import read
 from gradleak_audit.attack.attack_suite import menu
 from gradleak_audit.attack.mitigations import variants
 from gradleak_audit.attack.networks import ChainNetwork, Shared, Task
 from gradleak_audit.attack.samples import from_embedded
 from gradleak_audit.attack.trials import Bench
-from gradleak_audit.read.conversion import convert
-from gradleak_audit.read.fx_graph import read
 
 CPU, SIZE = torch.device("cpu"), (3, 16, 16)
 

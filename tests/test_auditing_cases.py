@@ -12,17 +12,17 @@ import audited
 from audited import CPU, SIZE, bench, chain_network, changes, made, network_of, of_menu, refused
 from gradleak.attacks.base import AttackerView
 from gradleak.attacks.optimization.inverting import InvertingGradients
+from gradleak.attacks.optimization.module_inversion import ModuleGradients, ModuleView, invert
 from gradleak.client.capture import capture
 from gradleak.errors import NumericsError
 from gradleak.models.chain import Chain
+from gradleak.reading.conversion import convert
+from gradleak.reading.fx_graph import read
+from gradleak.reading.gradients import gradient
 from gradleak_audit.attack.attack_suite import MASKED, MKOR, SEARCH, UNLOCK, menu
 from gradleak_audit.attack.malicious import chapter
-from gradleak_audit.attack.module_inversion import ModuleGradients, ModuleView, invert
 from gradleak_audit.attack.networks import ChainNetwork, Shared
 from gradleak_audit.attack.trials import cases
-from gradleak_audit.read.client import gradient
-from gradleak_audit.read.conversion import convert
-from gradleak_audit.read.fx_graph import read
 from gradleak_audit.run import NetworkAudit, Origin, Settings
 
 photos = pytest.fixture(scope="module")(audited.photos)

@@ -12,6 +12,9 @@ from gradleak.errors import ConfigError
 from gradleak.models.build import load
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.locks import is_private
+from gradleak.reading.fx_graph import read
+from gradleak.reading.gradients import gradient
+from gradleak.reading.layer_names import told
 from gradleak_audit.attack import attack_suite
 from gradleak_audit.attack.attack_suite import MKOR, SEARCH
 from gradleak_audit.attack.malicious import chapter
@@ -20,9 +23,6 @@ from gradleak_audit.attack.networks import ChainNetwork, ModuleNetwork
 from gradleak_audit.attack.samples import from_embedded
 from gradleak_audit.attack.trials import Bench
 from gradleak_audit.mitigate.mitigation_cost import accuracies
-from gradleak_audit.read.client import gradient
-from gradleak_audit.read.fx_graph import read
-from gradleak_audit.read.layer_names import told
 
 
 def lenet(second=(8, 3, 1), features=8 * 16):

@@ -17,10 +17,10 @@ from audited import CPU, Net, Steps, made, refused
 from gradleak.analysis.rank_analysis import analyse, critical
 from gradleak.client.capture import capture
 from gradleak.errors import NotApplicable
-from gradleak_audit.read.client import gradient
-from gradleak_audit.read.conversion import convert
-from gradleak_audit.read.fx_graph import read
-from gradleak_audit.read.structure import counts
+from gradleak.reading.conversion import convert
+from gradleak.reading.fx_graph import read
+from gradleak.reading.gradients import gradient
+from gradleak.reading.structure import counts
 
 
 def layers(*parts):

@@ -17,13 +17,13 @@ from torch.nn.utils import parametrizations, prune
 import gradleak
 from audited import Net, refused
 from gradleak.errors import DataError, GradleakError, NotApplicable
+from gradleak.reading.conversion import convert
+from gradleak.reading.fx_graph import read
+from gradleak.reading.gradients import check_training, deltas, gradient
+from gradleak.reading.model_checks import FROZEN, HALF, check_network, own_copy
+from gradleak_audit import source as reader
 from gradleak_audit.attack.samples import from_folder
-from gradleak_audit.read import source as reader
-from gradleak_audit.read.client import check_training, deltas, gradient
-from gradleak_audit.read.conversion import convert
-from gradleak_audit.read.fx_graph import read
-from gradleak_audit.read.model_checks import FROZEN, HALF, check_network, own_copy
-from gradleak_audit.read.source import from_file, from_torchvision, load_weights
+from gradleak_audit.source import from_file, from_torchvision, load_weights
 
 SIZE = (1, 6, 6)
 # Damages of a file of each format: of 2,400 random ones, 42 once escaped as other errors.

@@ -14,10 +14,10 @@ from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.shape import ConvShape
 from gradleak.operators.system import LayerSystem
-from gradleak_audit.read.client import deltas
-from gradleak_audit.read.conversion import convert
-from gradleak_audit.read.fx_graph import read
-from gradleak_audit.read.structure import structure, without_gaps
+from gradleak.reading.conversion import convert
+from gradleak.reading.fx_graph import read
+from gradleak.reading.gradients import deltas
+from gradleak.reading.structure import structure, without_gaps
 
 
 def analysed(module, size, *, mode="training"):
@@ -117,7 +117,7 @@ def test_a_measured_rank_is_that_of_the_dense_system():
 
 def test_a_large_layer_gets_a_bound_or_a_proof_and_no_condition_number(monkeypatch):
     # As a sparse matrix, VGG-16's second layer takes 30 GB.
-    monkeypatch.setattr("gradleak_audit.read.structure.Convolution", None)
+    monkeypatch.setattr("gradleak.reading.structure.Convolution", None)
     module = chain(nn.Conv2d(3, 4, 3, padding=1), 4 * 48 * 48, activation=nn.ReLU)
     found = first(module, (3, 48, 48))
     assert found.own_unknowns == 6912 and found.condition is None
@@ -157,7 +157,7 @@ def test_a_dead_filter_makes_the_rank_a_measured_one_or_a_bound_without_conditio
     dead = killed(chain(nn.Conv2d(1, 2, 3), 32))
     found = first(dead, (1, 6, 6))
     assert found.rank_kind == "measured" and "is 0" in found.note
-    monkeypatch.setattr("gradleak_audit.read.structure.RANKED", 10)
+    monkeypatch.setattr("gradleak.reading.structure.RANKED", 10)
     found = first(dead, (1, 6, 6))
     assert found.rank_kind == "at most"
     assert "the rank is only bounded" in found.note and "rounding" not in found.note

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from gradleak.errors import ConfigError
+from gradleak.reading.model_checks import check_network, same_parameters
 from gradleak_audit.attack import samples
 from gradleak_audit.attack.samples import Source
-from gradleak_audit.read.model_checks import check_network, same_parameters
 from gradleak_audit.report import ci_gate, files, page
 from gradleak_audit.report.files import Pictures
 from gradleak_audit.result import Audit

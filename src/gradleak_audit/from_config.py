@@ -9,12 +9,12 @@ from torch import nn
 
 from gradleak.data import arrays
 from gradleak.errors import ConfigError, GradleakError
+from gradleak.reading.model_checks import Size, same_parameters
+from gradleak_audit import source
 from gradleak_audit.attack import samples
 from gradleak_audit.attack.samples import Samples, Source
-from gradleak_audit.read import source
-from gradleak_audit.read.model_checks import Size, same_parameters
-from gradleak_audit.read.source import load_weights
 from gradleak_audit.run import Audited, NetworkAudit, Origin, Settings
+from gradleak_audit.source import load_weights
 
 
 def audit(

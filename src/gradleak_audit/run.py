@@ -18,6 +18,11 @@ from gradleak.client.capture import pick_device
 from gradleak.errors import ConfigError, NotApplicable, NumericsError
 from gradleak.models.build import check_norms
 from gradleak.models.losses import BINARY, LOSSES
+from gradleak.reading import gradients
+from gradleak.reading.conversion import convert
+from gradleak.reading.fx_graph import outputs, read
+from gradleak.reading.model_checks import Size, own_copy
+from gradleak.reading.structure import structure
 from gradleak.runtime.progress import progress
 from gradleak_audit.attack.attack_suite import AGAINST, MKOR, SCALES, Entry, cut_short, menu
 from gradleak_audit.attack.malicious import chapter
@@ -27,11 +32,6 @@ from gradleak_audit.attack.samples import Source
 from gradleak_audit.attack.trials import Bench, Best, cases, why_not
 from gradleak_audit.mitigate import mitigation_cost
 from gradleak_audit.mitigate.mitigation_effect import summary, withheld
-from gradleak_audit.read import client
-from gradleak_audit.read.conversion import convert
-from gradleak_audit.read.fx_graph import outputs, read
-from gradleak_audit.read.model_checks import Size, own_copy
-from gradleak_audit.read.structure import structure
 from gradleak_audit.report.files import Pictures
 from gradleak_audit.report.verdict import Facts, verdict
 from gradleak_audit.result import NONE, Audit, Case, Setting, StructurePart
@@ -44,7 +44,7 @@ EVALUATED = (
 )
 
 
-MODES = ("auto", *client.MODES)
+MODES = ("auto", *gradients.MODES)
 # Gradients under attack, and seeds, by scale.
 AMOUNTS = {"smoke": (2, 1), "laptop": (4, 2), "paper": (20, 5)}
 
@@ -149,9 +149,9 @@ class NetworkAudit:
         # A graph holds a single mode for networks that depend on it.
         self.module.train(settings.mode != "evaluation")
         if settings.mode != "evaluation":
-            client.check_training(self.module, size, outputs(self.module, size))
+            gradients.check_training(self.module, size, outputs(self.module, size))
         self.reading = read(self.module, size)
-        client.check_loss(settings.loss, self.reading.classes)
+        gradients.check_loss(settings.loss, self.reading.classes)
         self.converted, self.why = None, ""
         try:
             self.converted = convert(self.reading, self.module, self.origin.name, settings.loss)
@@ -211,7 +211,7 @@ class NetworkAudit:
             if self.converted is not None:
                 check_norms(self.converted.chain, self.batch)
             else:
-                client.gradient(self.module, *self.bench.batch(self.batch), loss, "training")
+                gradients.gradient(self.module, *self.bench.batch(self.batch), loss, "training")
         except ConfigError:
             if wanted == "training":
                 raise
@@ -240,7 +240,7 @@ class NetworkAudit:
         layers = [layer.name for layer in self.reading.layers if layer.is_linear]
         mode = "evaluation" if self.batch > 1 else self.task.mode
         label, loss = int(labels[0]), self.task.loss
-        found = client.deltas(self.module, images[0], label, loss, mode, layers)
+        found = gradients.deltas(self.module, images[0], label, loss, mode, layers)
         return structure(self.reading, self.converted, self.why, found)
 
     def _variants(self, found: StructurePart) -> list[Variant]:

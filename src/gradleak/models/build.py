@@ -17,6 +17,7 @@ from gradleak.models.locks import KEY, names_of
 
 ACTIVATIONS = 2**28  # values stored for the backward pass of one part of a batch: 1 GiB in float32
 AT_A_TIME = 16  # largest number of channels that oneDNN computes at a time
+EPSILON = 1e-5  # added to the variance by batch norms
 STATISTICS = (("running_mean", np.zeros), ("running_var", np.ones))
 
 

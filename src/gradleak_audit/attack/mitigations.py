@@ -20,8 +20,8 @@ from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import initial_weights
 from gradleak.models.locking import with_lock
 from gradleak.models.locks import Lock
+from gradleak.reading.layer_names import spoken
 from gradleak_audit.attack.networks import Arrays, ChainNetwork, ModuleNetwork, Network
-from gradleak_audit.read.layer_names import spoken
 from gradleak_audit.result import NONE
 from gradleak_audit.result import ChangeKind as Kind
 

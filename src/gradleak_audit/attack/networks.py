@@ -12,6 +12,7 @@ from torch import nn
 
 from gradleak.attacks.base import AttackerView, ManyAttack, Reconstruction
 from gradleak.attacks.optimization.inverting import InvertingGradients
+from gradleak.attacks.optimization.module_inversion import ModuleView, invert
 from gradleak.attacks.runner import run_one
 from gradleak.client.capture import capture
 from gradleak.client.defences.base import Client, Defence
@@ -21,12 +22,11 @@ from gradleak.errors import NumericsError
 from gradleak.models.build import load, with_statistics, without_statistics
 from gradleak.models.chain import Chain, LinearLayer, LinearSpec
 from gradleak.models.initial import draw_key
+from gradleak.reading import gradients
+from gradleak.reading.fx_graph import Reading
+from gradleak.reading.layer_names import told
+from gradleak.reading.preprocessing import Preprocessing
 from gradleak_audit.attack.attack_suite import MASKED, SEARCH, SECOND, Entry
-from gradleak_audit.attack.module_inversion import ModuleView, invert
-from gradleak_audit.read import client
-from gradleak_audit.read.fx_graph import Reading
-from gradleak_audit.read.layer_names import told
-from gradleak_audit.read.preprocessing import Preprocessing
 
 Arrays = dict[str, np.ndarray]
 # A reconstruction, or the reason why there is none.
@@ -215,7 +215,7 @@ class ModuleNetwork(_Network):
         # Keep dropout from advancing the global random state.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            found = client.gradient(module.to(task.device), images, labels, task.loss, task.mode)
+            found = gradients.gradient(module.to(task.device), images, labels, task.loss, task.mode)
         check_gradient(self.layerless, found)
         owner = Client(self.layerless, {}, images, labels)
         return found if defence is None else defence.apply(owner, found, seed)

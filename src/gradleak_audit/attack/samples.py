@@ -14,7 +14,7 @@ from gradleak.data.arrays import Dataset
 from gradleak.data.own_folder import SUFFIXES
 from gradleak.data.targets import TargetSet
 from gradleak.errors import ConfigError, DataError
-from gradleak_audit.read.model_checks import Size
+from gradleak.reading.model_checks import Size
 
 # Fewest images outside its batch that a reconstruction is compared with.
 OTHERS = 20

@@ -6,11 +6,11 @@ from typing import Any
 
 from scipy.special import betainc
 
+from gradleak.reading.layer_names import spoken
 from gradleak.reporting import pages
 from gradleak_audit.attack import trials
 from gradleak_audit.attack.attack_suite import AGAINST, HONEST
 from gradleak_audit.attack.trials import Best
-from gradleak_audit.read.layer_names import spoken
 from gradleak_audit.result import (
     NONE,
     AttackPart,

@@ -20,12 +20,12 @@ from gradleak.attacks.optimization.engine.chain_gradients import (
     second_of,
     times,
 )
+from gradleak.models.build import EPSILON
 from gradleak.models.chain import POOL, ConvPart, Layer
 from gradleak.operators.shape import ConvShape
 
 Weights = Mapping[str, Tensor]
 
-EPSILON = 1e-5
 # All dimensions but members and channels of images (K, M, C, H, W).
 PLACES = (0, 3, 4)
 # Up to this many positions, gradients of individual filters are products with windows.

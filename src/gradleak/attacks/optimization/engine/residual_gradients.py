@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.optimization.engine.branch_layers import (
-    EPSILON,
     Branch,
     Pooled,
     Step,
@@ -33,7 +32,7 @@ from gradleak.attacks.optimization.engine.chain_gradients import (
 from gradleak.attacks.optimization.engine.distances import Distance
 from gradleak.attacks.optimization.engine.output import output_bend, output_gradient
 from gradleak.errors import ConfigError
-from gradleak.models.build import ChainModule
+from gradleak.models.build import EPSILON, ChainModule
 from gradleak.models.chain import Chain, LinearLayer
 from gradleak.models.locks import KEY, Locked, is_private, names_of
 from gradleak.models.losses import LOSSES

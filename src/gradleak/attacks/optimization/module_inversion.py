@@ -21,7 +21,7 @@ from gradleak.attacks.optimization.inverting import InvertingGradients
 from gradleak.client.capture import DTYPES, mean_loss, pick_device
 from gradleak.client.gradient_checks import check_gradient
 from gradleak.errors import NumericsError
-from gradleak_audit.read.client import passing
+from gradleak.reading.gradients import passing
 
 # Norms whose forward pass depends on the mode. The other such layers are dropout, which no attacker
 # can reproduce.

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from gradleak_audit.read.fx_graph import run_graph
-from gradleak_audit.read.model_checks import Size
+from gradleak.reading.fx_graph import run_graph
+from gradleak.reading.model_checks import Size
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from gradleak.errors import ConfigError
 from gradleak.operators.shape import ConvShape
-from gradleak_audit.read.client import PASSED, passing
-from gradleak_audit.read.model_checks import Size, first_line, times
+from gradleak.reading.gradients import PASSED, passing
+from gradleak.reading.model_checks import Size, first_line, times
 
 Shape = tuple[int, ...]
 

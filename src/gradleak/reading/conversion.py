@@ -9,10 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gradleak.attacks.optimization.engine.branch_layers import EPSILON
 from gradleak.errors import ConfigError, NotApplicable
 from gradleak.models.activations import Activation
-from gradleak.models.build import load
+from gradleak.models.build import EPSILON, load
 from gradleak.models.chain import (
     IDENTITY,
     POOL,
@@ -23,10 +22,10 @@ from gradleak.models.chain import (
     LinearSpec,
     PaddingMode,
 )
-from gradleak_audit.read.client import passing
-from gradleak_audit.read.fx_graph import ACTIVATIONS, ADDITIONS, DIVISIONS, Layer, Reading
-from gradleak_audit.read.layer_names import told
-from gradleak_audit.read.preprocessing import Preprocessing, is_given, preprocessing
+from gradleak.reading.fx_graph import ACTIVATIONS, ADDITIONS, DIVISIONS, Layer, Reading
+from gradleak.reading.gradients import passing
+from gradleak.reading.layer_names import told
+from gradleak.reading.preprocessing import Preprocessing, is_given, preprocessing
 
 # Largest difference of outputs, relative to their size, between a network and its chain.
 TOLERANCE = 1e-4

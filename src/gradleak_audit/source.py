@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from gradleak.errors import ConfigError
-from gradleak_audit.read.model_checks import check_network, first_line
+from gradleak.reading.model_checks import check_network, first_line
 
 # Module name of the imported file, distinct from all packages.
 MODULE = "gradleak_audited_network"

@@ -19,9 +19,9 @@ from gradleak.operators.gram import normal_matrix
 from gradleak.operators.shape import ConvShape
 from gradleak.operators.structure import rank_bound, structural_rank
 from gradleak.operators.system import LayerSystem
-from gradleak_audit.read.conversion import Converted
-from gradleak_audit.read.fx_graph import Layer, Reading
-from gradleak_audit.result import LayerRow, StructurePart
+from gradleak.reading.conversion import Converted
+from gradleak.reading.fx_graph import Layer, Reading
+from gradleak.reading.layer_rows import LayerRow, StructurePart
 
 # Unknowns up to which condition numbers, and ranks below the bound, are computed: some seconds a
 # layer.

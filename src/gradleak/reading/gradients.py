@@ -12,7 +12,7 @@ from torch import nn
 from gradleak.client.capture import mean_loss
 from gradleak.errors import ConfigError
 from gradleak.models.losses import BINARY, OF_CLASSES
-from gradleak_audit.read.model_checks import Size, first_line, times
+from gradleak.reading.model_checks import Size, first_line, times
 
 MODES = ("training", "evaluation")
 # Images of a trial forward pass; norms in training mode need more than one.

@@ -1,0 +1,1 @@
+"""Read a PyTorch network: layers, an equivalent chain, gradients, counts and ranks."""

@@ -1,1 +1,0 @@
-"""Read a network: layers, weights, preprocessing, structure."""
