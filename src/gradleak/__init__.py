@@ -1,4 +1,12 @@
-"""gradleak: gradient leakage, four papers replicated as one pipeline."""
+"""gradleak: gradient leakage, four papers replicated as one pipeline, and its attacks as functions.
+
+    shared = gradleak.capture(model, images, labels)         # a gradient, by parameter
+    found = gradleak.invert(shared, model, (3, 32, 32))      # images from it, here by R-GAP
+    gradleak.score(images, found)                            # MSE, PSNR, SSIM
+
+``rank`` counts what a network's layers leave open, ``defend`` changes a gradient before it is
+shared, ``poison`` makes weights as a malicious server would, and ``audit`` does all of it.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +16,39 @@ from typing import TYPE_CHECKING, Any
 from gradleak.runtime.version import __version__
 
 if TYPE_CHECKING:
+    from gradleak.library.capture import capture as capture
+    from gradleak.library.defend import defend as defend
+    from gradleak.library.invert import Inversion as Inversion
+    from gradleak.library.invert import invert as invert
+    from gradleak.library.poison import poison as poison
+    from gradleak.library.rank import Ranks as Ranks
+    from gradleak.library.rank import rank as rank
+    from gradleak.library.score import score as score
     from gradleak_audit.api import audit as audit
 
-__all__ = ["__version__", "audit"]
+_HOMES = {
+    "audit": "gradleak_audit.api",
+    "capture": "gradleak.library.capture",
+    "defend": "gradleak.library.defend",
+    "invert": "gradleak.library.invert",
+    "Inversion": "gradleak.library.invert",
+    "poison": "gradleak.library.poison",
+    "rank": "gradleak.library.rank",
+    "Ranks": "gradleak.library.rank",
+    "score": "gradleak.library.score",
+}
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `gradleak.audit`, and with it PyTorch, on first use.
+    """Import a function, and with it PyTorch, on first use.
 
-    By name: an import statement would put the code of audits into every code hash.
+    By name: import statements would put the code of all of them into every code hash.
     """
-    if name == "audit":
-        return import_module("gradleak_audit.api").audit
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'gradleak' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -44,9 +44,13 @@ class Converted:
 
     def weights(self, module: nn.Module) -> dict[str, np.ndarray]:
         """Return the module's weights as float32 arrays of the chain."""
-        state = module.state_dict()
+        state = ((name, value.detach().cpu()) for name, value in module.state_dict().items())
+        return self.arrays({name: value.float().numpy() for name, value in state})
+
+    def arrays(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return values by parameter of the module as arrays of the chain; others are left out."""
         rows = {f"{x.name}.weight" for x in self.chain.layers if isinstance(x, LinearLayer)}
-        out = {own: state[name].detach().cpu().float().numpy() for own, name in self.names.items()}
+        out = {own: values[name] for own, name in self.names.items() if name in values}
         return {own: v.reshape(len(v), -1) if own in rows else v for own, v in out.items()}
 
 

@@ -1,6 +1,6 @@
 """MKOR's malicious server (Wang, Velipasalar, Gursoy, section 3 and Algorithm 1)."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, PositiveFloat
@@ -65,6 +65,20 @@ class MkorServer(Server):
             output_bias=self.output_bias,
         )
         return sent, values
+
+
+def options_for(chain: Chain) -> dict[str, Any]:
+    """Settings of a server that leaves the classifier as it is; spare channels are silent.
+
+    Where an activation is not ReLU they cannot be, and get noise.
+    """
+    quiet = all(
+        layer.activation.name == "relu" and (layer.bias or layer.normed)
+        for layer in chain.convolutions
+    )
+    beta, noise, spare = (0.5, 1e-4, "silent") if quiet else (1.0, 1e-3, "noise")
+    own = {"beta": beta, "noise": noise, "spare": spare}
+    return {"method": "mkor", "classifier": "untouched", **own}
 
 
 def references(chain: Chain, weights: Arrays) -> np.ndarray:

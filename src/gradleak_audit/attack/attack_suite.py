@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradleak.attacks.base import Attack, ManyAttack
+from gradleak.attacks.mkor.attack import estimate_for
 from gradleak.attacks.runner import build
 from gradleak.errors import ConfigError
 from gradleak.models.chain import Chain
@@ -147,8 +148,7 @@ def cut_short(scale: str, multiply_adds: int, parameters: int) -> str:
 
 def mkor(entry: Entry, chain: Chain) -> Attack:
     """Build MKOR for a chain: the reconstruction of a region depends on the pools."""
-    average = any(layer.pool == "average" for layer in chain.convolutions)
-    attack = build({**entry.options, "estimate": "average" if average else "bounds"})
+    attack = build({**entry.options, "estimate": estimate_for(chain)})
     assert not isinstance(attack, ManyAttack)
     return attack
 

@@ -10,10 +10,10 @@ from gradleak.attacks.runner import run_seed
 from gradleak.client.defences.apply import noise_seed
 from gradleak.data.targets import TargetSet
 from gradleak.errors import ConfigError, NumericsError
-from gradleak.models.chain import Chain
 from gradleak.models.files import fingerprint
 from gradleak.servers.base import SEED
 from gradleak.servers.base import build as build_server
+from gradleak.servers.mkor import options_for
 from gradleak.servers.secret import Secret
 from gradleak_audit.attack.attack_suite import Entry, mkor
 from gradleak_audit.attack.networks import ChainNetwork, Network, Shared
@@ -44,7 +44,7 @@ def chapter(entry: Entry, network: Network, bench: Bench) -> Chapter:
     judge, runs, best = Judge(bench.pool()), [], Best()
     for draw in range(bench.seeds):
         found: Reconstruction | str
-        options, weights = server_options(network.chain), network.weights(draw)
+        options, weights = options_for(network.chain), network.weights(draw)
         try:
             sent, values = build_server(options).corrupt(network.chain, weights, SEED + draw)
         except ConfigError as error:
@@ -85,17 +85,6 @@ def _inapplicable(entry: Entry, network: Network, bench: Bench) -> str:
     if bench.margin:
         return "MKOR tells images apart by their classes, which a loss of one output does not have."
     return ""
-
-
-def server_options(chain: Chain) -> dict[str, Any]:
-    """Server settings for a chain: spare channels are silent where ReLU allows it."""
-    quiet = all(
-        layer.activation.name == "relu" and (layer.bias or layer.normed)
-        for layer in chain.convolutions
-    )
-    beta, noise, spare = (0.5, 1e-4, "silent") if quiet else (1.0, 1e-3, "noise")
-    own = {"beta": beta, "noise": noise, "spare": spare}
-    return {"method": "mkor", "classifier": "untouched", **own}
 
 
 def _answer(found: Reconstruction | str, label: int, targets: TargetSet) -> np.ndarray | str:

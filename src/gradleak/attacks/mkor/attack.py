@@ -27,6 +27,12 @@ from gradleak.settings.fields import Count, Whole
 FREE = {"median": "median of differences between neighbours", "range": "middle of the range"}
 
 
+def estimate_for(chain: Chain) -> str:
+    """Return the `estimate` that fits the pools of a chain."""
+    average = any(layer.pool == "average" for layer in chain.convolutions)
+    return "average" if average else "bounds"
+
+
 class Mkor(Attack):
     """Mean image of every class of a batch at once, without iteration.
 

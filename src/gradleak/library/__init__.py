@@ -1,0 +1,1 @@
+"""Functions for networks and gradients of your own: what ``import gradleak`` offers."""
