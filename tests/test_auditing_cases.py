@@ -11,8 +11,9 @@ from torch import nn
 import audited
 from audited import CPU, SIZE, bench, chain_network, changes, made, network_of, of_menu, refused
 from gradleak.attacks.base import AttackerView
+from gradleak.attacks.optimization.engine.module_gradients import ModuleGradients, ModuleView
 from gradleak.attacks.optimization.inverting import InvertingGradients
-from gradleak.attacks.optimization.module_inversion import ModuleGradients, ModuleView, invert
+from gradleak.attacks.optimization.module_inversion import invert
 from gradleak.client.capture import capture
 from gradleak.errors import NumericsError
 from gradleak.models.chain import Chain

@@ -4,8 +4,10 @@
     found = gradleak.invert(shared, model, (3, 32, 32))      # images from it, here by R-GAP
     gradleak.score(images, found)                            # MSE, PSNR, SSIM
 
-``rank`` counts what a network's layers leave open, ``defend`` changes a gradient before it is
-shared, ``poison`` makes weights as a malicious server would, and ``audit`` does all of it.
+``capture`` with a ``Recipe`` gives the ``Update`` of a client that takes several steps, and
+``check`` says what does not fit in what a client shared. ``rank`` counts what a network's layers
+leave open, ``defend`` changes a gradient before it is shared, ``poison`` makes weights as a
+malicious server would, and ``audit`` does all of it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ from typing import TYPE_CHECKING, Any
 from gradleak.runtime.version import __version__
 
 if TYPE_CHECKING:
+    from gradleak.client.local_training import Recipe as Recipe
     from gradleak.library.capture import capture as capture
+    from gradleak.library.check import Check as Check
+    from gradleak.library.check import check as check
     from gradleak.library.defend import defend as defend
     from gradleak.library.invert import Inversion as Inversion
     from gradleak.library.invert import invert as invert
@@ -24,18 +29,23 @@ if TYPE_CHECKING:
     from gradleak.library.rank import Ranks as Ranks
     from gradleak.library.rank import rank as rank
     from gradleak.library.score import score as score
+    from gradleak.library.update import Update as Update
     from gradleak_audit.api import audit as audit
 
 _HOMES = {
     "audit": "gradleak_audit.api",
     "capture": "gradleak.library.capture",
+    "check": "gradleak.library.check",
+    "Check": "gradleak.library.check",
     "defend": "gradleak.library.defend",
     "invert": "gradleak.library.invert",
     "Inversion": "gradleak.library.invert",
     "poison": "gradleak.library.poison",
     "rank": "gradleak.library.rank",
     "Ranks": "gradleak.library.rank",
+    "Recipe": "gradleak.client.local_training",
     "score": "gradleak.library.score",
+    "Update": "gradleak.library.update",
 }
 __all__ = ["__version__", *_HOMES]
 

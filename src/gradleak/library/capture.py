@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from gradleak.client.gradient_checks import check_gradient
+from gradleak.client.local_training import Recipe, local_steps
 from gradleak.errors import ConfigError
-from gradleak.library.network import as_tensor, read_network
+from gradleak.library.network import OwnNetwork, as_tensor, read_network
 from gradleak.library.tensors import image_batch, label_batch
-from gradleak.reading.gradients import gradient
+from gradleak.library.update import Update
+from gradleak.reading.gradients import gradient, passing
 
 
 def capture(
@@ -21,11 +24,13 @@ def capture(
     *,
     loss: str = "cross_entropy",
     mode: str = "training",
+    recipe: Recipe | None = None,
     seed: int = 0,
-) -> dict[str, torch.Tensor]:
+) -> dict[str, torch.Tensor] | Update:
     """Gradient of the mean loss over a batch, ∂/∂W (1/K) Σ_k ℓ(f(x_k), y_k), by parameter.
 
-    What a client of FedSGD shares: one step, no defence. The network is not modified.
+    What a client of FedSGD shares: one step, no defence. With a recipe, what a client of FedAvg
+    has after its local training. The network is not modified.
 
     Parameters
     ----------
@@ -40,13 +45,16 @@ def capture(
         ``exponential``, ``hinge``.
     mode
         ``training`` or ``evaluation``, of batch norms and dropout.
+    recipe
+        The client's local training: epochs, batch size, learning rate, optimiser.
     seed
         Of dropout.
 
     Returns
     -------
-    dict
-        A tensor of each parameter's shape by its name.
+    dict or Update
+        A tensor of each parameter's shape by its name; with a recipe, weights and buffers before
+        and after.
 
     Raises
     ------
@@ -67,6 +75,24 @@ def capture(
     # Dropout must not advance the global random state.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if recipe is not None:
+            return _trained(network, batch, truth, recipe)
         found = gradient(network.module, batch, truth, loss, mode)
     check_gradient(network.attacked, found)
     return {name: as_tensor(value, network.module) for name, value in found.items()}
+
+
+def _trained(network: OwnNetwork, images: np.ndarray, labels: np.ndarray, recipe: Recipe) -> Update:
+    module = network.module
+    before = {name: value.detach().clone() for name, value in module.named_parameters()}
+    buffers = _buffers(module)
+    truth = torch.from_numpy(labels).to(next(module.parameters()).device)
+    with passing(module, network.mode):
+        batch = as_tensor(images, module)
+        after = local_steps(module, before, batch, truth, recipe, loss=network.loss)
+        moved = _buffers(module)
+    return Update(before, after, recipe, len(images), buffers, moved)
+
+
+def _buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in module.named_buffers()}

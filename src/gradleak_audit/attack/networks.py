@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from gradleak.attacks.base import AttackerView, ManyAttack, Reconstruction
+from gradleak.attacks.optimization.engine.module_gradients import ModuleView
 from gradleak.attacks.optimization.inverting import InvertingGradients
-from gradleak.attacks.optimization.module_inversion import ModuleView, invert
+from gradleak.attacks.optimization.module_inversion import invert
 from gradleak.attacks.runner import run_one
 from gradleak.client.capture import capture
 from gradleak.client.defences.base import Client, Defence

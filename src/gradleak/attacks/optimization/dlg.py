@@ -114,7 +114,7 @@ class Dlg(Judged):
             window=200,
             # With kinks (ReLU, LeakyReLU) the distance jumps as z changes sign: an optimiser that
             # must always descend stops at the first such jump.
-            slack=float(members.network.chain.is_kinked),
+            slack=float(members.network.is_kinked),
         )
         found = _searched(members, settings)
         pixels, outputs = shape[1:].numel(), members.logits.shape
@@ -174,6 +174,7 @@ def _distance(x: Tensor, members: Members) -> tuple[Tensor, Tensor]:
 
     from gradleak.attacks.optimization.engine.distances import Squared
     from gradleak.attacks.optimization.engine.jacobian import descend
+    from gradleak.attacks.optimization.engine.module_gradients import ModuleGradients
     from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
 
     size, outputs = members.starts.shape, members.logits.shape
@@ -187,6 +188,8 @@ def _distance(x: Tensor, members: Members) -> tuple[Tensor, Tensor]:
             network = network.with_scaling(scaling if fits else members.scaling)
         matched = Squared(members.targets)
         value, *slopes = network.descend_scaling(images, labels, matched, members.scale)
+    elif isinstance(network, ModuleGradients):
+        value, *slopes = network.descend(images, labels, members.targets, members.scale)
     else:
         value, *slopes = descend(network, images, labels, members.targets, members.scale)
     parts = [part.flatten(1) for part in slopes[: 2 + fits] if part is not None]

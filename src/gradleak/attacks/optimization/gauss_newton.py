@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gradleak.attacks.closed_form.layerwise import ConvolutionCache
-    from gradleak.attacks.optimization.engine.gauss_newton_solver import Problem
+    from gradleak.attacks.optimization.engine.gauss_newton_solver import LeastSquares, Problem
     from gradleak.attacks.optimization.engine.search_batch import Members
 
 
@@ -96,15 +96,24 @@ class GaussNewton(Judged):
         """Run both stages for one member; `known` holds the known δ of each view's layers."""
         from gradleak.attacks.closed_form.known_layers import known_deltas
         from gradleak.attacks.optimization.engine.gauss_newton_solver import Damped, Problem
+        from gradleak.attacks.optimization.engine.module_gradients import (
+            ModuleGradients,
+            ModuleProblem,
+        )
 
-        plain = Problem(member, precondition=self.precondition)
+        plain: LeastSquares
+        if isinstance(member.network, ModuleGradients):
+            plain = ModuleProblem(member)
+        else:
+            plain = Problem(member, precondition=self.precondition)
         run = _Run(member.starts, plain)
         if not np.isfinite(run.distance) or run.distance <= self.target:
             return run
         run.offer(member.starts.clamp(view.low, view.high))
-        if self.layers and view.batch == 1 and id(view) not in known:
+        walks = self.layers and view.batch == 1 and isinstance(plain, Problem)
+        if walks and id(view) not in known:
             known[id(view)] = known_deltas(view, self._cache)
-        stages = [plain]
+        stages: list[LeastSquares] = [plain]
         if known.get(id(view)):
             stages.insert(0, self._first_stage(member, known[id(view)]))
         steps = self.iterations
@@ -144,7 +153,7 @@ class GaussNewton(Judged):
 class _Run:
     """The best images (1, K, C, H, W) of one run by DLG's distance, and their cost."""
 
-    def __init__(self, start: Tensor, plain: Problem) -> None:
+    def __init__(self, start: Tensor, plain: LeastSquares) -> None:
         from gradleak.attacks.optimization.engine.lbfgs import NOT_FINITE, TARGET
 
         self._plain = plain

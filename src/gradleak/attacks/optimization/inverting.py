@@ -82,6 +82,7 @@ class CosineSearch(FirstOrder):
         import torch
 
         from gradleak.attacks.optimization.engine.distances import Cosine
+        from gradleak.attacks.optimization.engine.module_gradients import ModuleGradients
         from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
 
         network, labels = members.network, members.labels
@@ -94,6 +95,17 @@ class CosineSearch(FirstOrder):
             value = cosine + self.tv * variation(x, torch.abs)
             return cosine.detach(), value.detach(), torch.autograd.grad(value.sum(), x)[0], None
 
+        def surrogate(x: Tensor, moved: Tensor | None) -> Value:
+            assert isinstance(network, ModuleGradients) and moved is not None
+            moved = moved.detach().requires_grad_()
+            found = network(x, labels, members.scale, moved)
+            cosine = _distance(found, members.targets, compared)
+            value = cosine + self.tv * variation(x, torch.abs)
+            slope, in_moved = torch.autograd.grad(value.sum(), (x, moved), allow_unused=True)
+            return cosine.detach(), value.detach(), slope, in_moved
+
+        if isinstance(network, ModuleGradients) and members.scaling is not None:
+            return surrogate
         if not isinstance(network, BranchGradients):
             return differentiated
         branches, matched = network, Cosine(members.targets, compared)

@@ -49,7 +49,13 @@ class Placed:
     device: torch.device
     dtype: torch.dtype
     names: tuple[str, ...]
+    chain: Chain
     _weights: dict[str, Tensor]
+
+    @property
+    def is_kinked(self) -> bool:
+        """True if an activation has a kink, where gradients jump."""
+        return self.chain.is_kinked
 
     def _with(self, weights: dict[str, Tensor]) -> Self:
         """Return the same network under other weights."""

@@ -1,6 +1,7 @@
 """Levenberg-Marquardt with preconditioned conjugate gradients on gradients of a network."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -31,6 +32,29 @@ LOWER, RAISE, REFUSED = 0.5, 4.0, 16.0
 REFUSALS, WINDOW, CALM = 3, 3, 0.5
 
 Vector = Callable[[Tensor], Tensor]
+
+
+class LeastSquares(Protocol):
+    """Residuals r(x), and products with their derivative J at a point of `linearise`."""
+
+    network: Any
+    weights: Sequence[float]
+    precondition: bool
+
+    def linearise(self, x: Tensor) -> Any:
+        """Return the point of images x (1, K, C, H, W)."""
+
+    def residual(self, at: Any) -> list[Tensor]:
+        """Return r."""
+
+    def forward(self, at: Any, v: Tensor) -> list[Tensor]:
+        """Return J v."""
+
+    def adjoint(self, at: Any, u: Sequence[Tensor]) -> Tensor:
+        """Return Jᵀ u."""
+
+    def distance(self, x: Tensor) -> float:
+        """Return ||r||² unweighted: DLG's distance."""
 
 
 class Problem:
@@ -91,7 +115,7 @@ class Damped:
     is ||r||² after each step and `stop` the stopping reason.
     """
 
-    def __init__(self, problem: Problem, *, spread: float, target: float) -> None:
+    def __init__(self, problem: LeastSquares, *, spread: float, target: float) -> None:
         self._problem, self._spread, self._target, self._c = problem, spread, target, DAMPING
         self._matrix: Tensor | None = None
         self._last_inner = 0
@@ -138,7 +162,7 @@ class Damped:
                 self.trace.append(value)
 
     def _step(
-        self, at: Linearised, residual: Sequence[Tensor], damping: float, *, fresh: bool
+        self, at: Any, residual: Sequence[Tensor], damping: float, *, fresh: bool
     ) -> tuple[Tensor, float]:
         """Return step d of the damped linear problem, and the decrease of ||r||² it promises."""
         problem = self._problem
@@ -165,7 +189,7 @@ class Damped:
 
     def _along(
         self, x: Tensor, direction: Tensor, value: float
-    ) -> tuple[float, Tensor, Linearised, list[Tensor]] | None:
+    ) -> tuple[float, Tensor, Any, list[Tensor]] | None:
         """Try 1, 1/2, 1/4 ... of the step until ||r||² falls; None if it never does."""
         for halvings in range(HALVINGS + 1):
             share = 0.5**halvings
