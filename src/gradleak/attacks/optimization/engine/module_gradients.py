@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 # can reproduce.
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 
+SMOOTH = {nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus}
+KINKED = {nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.Hardtanh, nn.Hardswish, nn.MaxPool2d}
 # Change of a surrogate's α when its variable changes by 1. A search moves pixels by 0.1 a step.
 PACE = 0.02
 
@@ -105,8 +107,9 @@ class ModuleGradients(Placed):
 
     @property
     def is_kinked(self) -> bool:
-        """True, since it may be: its activations are not known."""
-        return True
+        """True unless its modules are known to be smooth; functions in its pass are not seen."""
+        parts = [type(part) for part in self.view.module.modules()]
+        return any(part in KINKED for part in parts) or not any(part in SMOOTH for part in parts)
 
     def _gradient(self, weights: dict[str, Tensor], x: Tensor, labels: Tensor) -> list[Tensor]:
         # Copied, since a network may begin with an in-place operation.
