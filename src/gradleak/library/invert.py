@@ -32,16 +32,16 @@ from gradleak.settings.validation_messages import nearest, sentence
 CLOSED, SECOND, SEARCH, SURROGATE = "rgap", "gauss_newton", "inverting_gradients", "surrogate"
 MALICIOUS = "mkor"
 # Attacks by name, with what is set unless the caller does. R-GAP's rows are balanced, which is
-# exact where float32 gradients leave the paper's own with noise; DLG has the gradients of its
-# authors, Inverting Gradients the steps of theirs and the weight that was best on other images
-# (docs/rgap.md).
+# exact where float32 gradients leave the paper's own with noise. DLG has the gradients of its
+# authors, and starts in the range of inputs. Inverting Gradients has the steps of its authors and
+# the weight of total variation that was best on other images (docs/rgap.md).
 ATTACKS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         CLOSED: {"rows": "balanced"},
         "copa": {},
         SECOND: {},
         "unlock": {},
-        "dlg": {"iterations": 6000},
+        "dlg": {"iterations": 6000, "start": "uniform"},
         SEARCH: {"iterations": 4800, "tv": 0.01},
         SURROGATE: {"method": SEARCH, "iterations": 4800, "tv": 0.01},
         "grnn": {},
@@ -51,8 +51,9 @@ ATTACKS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 # Searches that need derivatives alone: for any network, and for updates, whose steps they simulate.
 OF_ANY = (SEARCH, "dlg", SECOND, SURROGATE)
 # Distance of an image from which a closed form is carried through the steps of an update, and how
-# often at most. On LeNet, an image 2e-4 away comes to the rounding of float32 in one or two rounds.
-NEAR, CORRECTIONS = 1e-2, 5
+# often at most; distance at which the search that gives it another image stops. On LeNet, an image
+# 2e-4 away comes to the rounding of float32 in one or two rounds.
+NEAR, CORRECTIONS, FAR = 1e-2, 5, 1e-4
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,9 @@ class _Attacker:
         """
         mean, best = self.shared.gradient, found
         if not found.distance < NEAR:
-            best = replace(self, name=SECOND, attack=_chosen(SECOND, {}, "cpu")).run()
+            best = replace(
+                self, name=SECOND, attack=_chosen(SECOND, {"target": FAR**2}, "cpu")
+            ).run()
         count = 0
         while count < CORRECTIONS and np.isfinite(best.distance):
             images = best.images.double().cpu().numpy()

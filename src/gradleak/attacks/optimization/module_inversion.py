@@ -25,7 +25,7 @@ from gradleak.errors import NumericsError
 def invert(
     attack: Search, views: Sequence[ModuleView], seeds: Sequence[int]
 ) -> list[Reconstruction | NumericsError]:
-    """Attack each view separately, from the view's start or from normal noise."""
+    """Attack each view separately, from the view's start or from noise."""
     out: list[Reconstruction | NumericsError] = []
     for view, seed in zip(views, seeds, strict=True):
         try:
@@ -43,7 +43,10 @@ def _one(attack: Search, view: ModuleView, seed: int) -> Reconstruction:
     start = known.starts
     if start is None:
         shape = 1, len(labels), *known.chain.input
-        start = np.random.default_rng((seed, 0)).standard_normal(shape)
+        chance = np.random.default_rng((seed, 0))
+        start = chance.standard_normal(shape)
+        if attack.start == "uniform":
+            start = chance.uniform(known.low, known.high, shape)
     norm = np.sqrt(sum(np.sum(v.astype(np.float64) ** 2) for v in known.gradients.values()))
     shared = {name: value.astype(np.float64) / norm for name, value in known.gradients.items()}
     targets, scale = network.targets([shared]), network.tensor(np.array([1.0 / norm]))
