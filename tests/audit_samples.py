@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from gradleak.reading.layer_rows import LayerRow, StructurePart
 from gradleak_audit import result
 from gradleak_audit.attack.trials import case
 from gradleak_audit.report import page
@@ -50,7 +51,7 @@ def layer(name, kind="conv", **more):
     own = {"detail": DETAIL, "parameters": 912}
     own |= {"input": (3, 32, 32), "output": (12, 16, 16), "rank_kind": "", "note": ""}
     own |= {"critical": False, "readable": True}
-    return result.LayerRow(layer=name, kind=kind, **(dict.fromkeys(counts.split()) | own | more))
+    return LayerRow(layer=name, kind=kind, **(dict.fromkeys(counts.split()) | own | more))
 
 
 def counted(name, index, rank_kind="exact", carried=0, **more):
@@ -72,7 +73,7 @@ def structure(**more):
     )
     own = {"layers": layers, "index": 5400, "critical": LONG, "chain": ""}
     own |= {"security": -1012.5, "security_kind": "at most", "security_note": ""}
-    return result.StructurePart(**(own | more))
+    return StructurePart(**(own | more))
 
 
 def part(name, title, settings, reason="", chapter="honest server"):

@@ -47,7 +47,22 @@ _HOMES = {
     "score": "gradleak.library.score",
     "Update": "gradleak.library.update",
 }
-__all__ = ["__version__", *_HOMES]
+__all__ = [
+    "Check",
+    "Inversion",
+    "Ranks",
+    "Recipe",
+    "Update",
+    "__version__",
+    "audit",
+    "capture",
+    "check",
+    "defend",
+    "invert",
+    "poison",
+    "rank",
+    "score",
+]
 
 
 def __getattr__(name: str) -> Any:
