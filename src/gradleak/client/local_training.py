@@ -1,4 +1,4 @@
-"""What a client of FedAvg does between two messages: some steps of an optimiser on its batch."""
+"""Local training of a client of FedAvg: steps of an optimiser between two messages."""
 
 from __future__ import annotations
 

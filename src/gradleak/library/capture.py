@@ -64,7 +64,7 @@ def capture(
 
     Notes
     -----
-    R-GAP section 3 and COPA section 2 attack K = 1; R-GAP section 4.4 and MKOR batches.
+    R-GAP section 3 and COPA section 2 attack K = 1, R-GAP appendix F and MKOR section 3 batches.
     """
     shape = getattr(images, "shape", ())
     if len(shape) != 4:

@@ -26,7 +26,7 @@ ALIKE = 1.6
 
 @dataclass(frozen=True)
 class Check:
-    """What does not fit; ``findings`` is empty if nothing was found."""
+    """Findings of what does not fit; none if ``findings`` is empty."""
 
     findings: tuple[str, ...]  # a sentence each
     ratio: float  # size of what was shared, relative to the same of noise
@@ -81,7 +81,8 @@ def check(
     noise = _noise(network, truth, size, (low, high), update.recipe if update else None)
     norms = _norms(opened.given, noise)
     both = norms[(norms["norm"] > 0) & (norms["noise"] > 0)]
-    ratio = float(np.exp(np.mean(np.log(both["norm"].to_numpy() / both["noise"].to_numpy()))))
+    shares = np.log(both["norm"].to_numpy() / both["noise"].to_numpy())
+    ratio = float(np.exp(shares.mean())) if len(shares) else np.nan
     rate = update.recipe.rate if update else rate
     findings = [*_zeros(norms), *_signs(opened.given, network, size)]
     findings += _sizes(ratio, size, rate, 1 if update is None else update.steps, update is not None)
@@ -97,7 +98,7 @@ def _noise(
     bounds: tuple[float, float],
     recipe: Recipe | None,
 ) -> list[Mapping[str, np.ndarray]]:
-    """What the client would share of noise."""
+    """Repeat what the client did, on noise."""
     out = []
     for number in range(STAND_INS):
         chance = np.random.default_rng(number)

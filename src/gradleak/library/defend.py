@@ -42,7 +42,7 @@ def defend(
     defence
         ``gaussian_noise`` with ``level``, a share of each tensor's standard deviation (or, with
         ``relative=False``, the deviation itself); ``clipping`` to ``norm``, of all parameters
-        together; ``soteria`` (MKOR section 4.3), which prunes what the first fully connected layer
+        together; ``soteria`` (MKOR section 4), which prunes what the first fully connected layer
         would reveal of `images`.
     images, labels, loss
         The client's batch, for Soteria alone; as in `gradleak.capture`.

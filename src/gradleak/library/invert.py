@@ -50,6 +50,8 @@ ATTACKS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 # Searches that need derivatives alone: for any network, and for updates, whose steps they simulate.
 OF_ANY = (SEARCH, "dlg", SECOND, SURROGATE)
+# Closed forms of one image, which can be carried through an update's steps.
+CARRIED = (CLOSED, "copa", "unlock")
 # Distance of an image from which a closed form is carried through the steps of an update, and how
 # often at most; distance at which the search that gives it another image stops. On LeNet, an image
 # 2e-4 away comes to the rounding of float32 in one or two rounds.
@@ -58,7 +60,7 @@ NEAR, CORRECTIONS, FAR = 1e-2, 5, 1e-4
 
 @dataclass(frozen=True)
 class Inversion:
-    """What an attack made of a gradient or an update."""
+    """Images that an attack made of a gradient or an update."""
 
     # (K', C, H, W) in the range of the network's inputs, with its parameters' type; K' is the
     # batch size, 1 where the attack takes a batch for one image, or the number of classes (MKOR).
@@ -138,7 +140,7 @@ def invert(
 
     Notes
     -----
-    R-GAP Algorithm 1, COPA Algorithm 1, DLG and iDLG (R-GAP eq. 1), GRNN (FedKL section IV-C),
+    R-GAP Algorithm 1, COPA Algorithm 1, DLG and iDLG (R-GAP eq. 1), GRNN (FedKL section IV),
     MKOR section 3. `gauss_newton` and `unlock` are ours (docs/second_order.md, docs/fedkl.md).
     """
     pick_device(device)
@@ -236,7 +238,8 @@ class _Attacker:
         if self.by_module:
             return self._result(self._searched())
         found = self._result(self._walked(self.shared.gradient))
-        return found if self.shared.update is None else self._carried(found)
+        carries = self.name in CARRIED and self.batch == 1 and self.shared.update is not None
+        return self._carried(found) if carries else found
 
     def _carried(self, found: Inversion) -> Inversion:
         """Carry a closed form through the client's steps, which are replayed from its image.

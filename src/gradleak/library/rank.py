@@ -52,9 +52,10 @@ def rank(
 ) -> Ranks:
     """Count unknowns and constraints of each layer, and compute ranks.
 
-    RA-i = |x| − |W| − |z| − |V| (R-GAP section 3.2): above 0, a layer leaves directions of its
+    RA-i = |x| − |W| − |z| − |V| (R-GAP section 4): above 0, a layer leaves directions of its
     input free. rank U is that of the system [W; K] which R-GAP and COPA solve (COPA eq. 4), and
-    c(M) = Σ_l (m_l / m_1) (rank U_l − |x_l|) (COPA eq. 8): 0 if all layers have full rank.
+    c(M) = Σ_i (d − (i − 1)) / d · (rank U_i − |x_i|) over d convolutions (COPA eq. 8): 0 if all
+    have full rank.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a client shared, beside the network that it was computed with."""
+"""A gradient or an update that a client shared, beside the network it was computed with."""
 
 from __future__ import annotations
 

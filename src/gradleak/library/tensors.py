@@ -49,10 +49,10 @@ def _by_name(gradient: Any, module: nn.Module, own: list[str]) -> dict[str, Any]
         # What a client keeps of a lock may be left out.
         missing = [name for name in own if name not in gradient and not is_private(name)]
         extra = [str(name) for name in gradient if name not in own]
-        if missing and extra and all(name.endswith(extra[0].split(".", 1)[-1]) for name in own[:1]):
-            prefix = extra[0].split(".", 1)[0]
+        if missing and extra and extra[0].endswith(f".{own[0]}"):
+            prefix = extra[0].removesuffix(own[0])
             raise ConfigError(
-                f"gradient: its names begin with {prefix}., where {kind} has {own[0]}; take the "
+                f"gradient: its names begin with {prefix}, where {kind} has {own[0]}; take the "
                 "prefix away, which a wrapper such as DistributedDataParallel adds."
             )
         if missing:

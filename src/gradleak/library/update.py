@@ -17,7 +17,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Update:
-    """What a server knows of a client of FedAvg.
+    """Weights before and after a client's local training, as a server of FedAvg knows them.
 
     A gradient is the special case of one step of plain SGD.
     """

@@ -63,7 +63,7 @@ class ModuleMembers(Members):
 
 
 class ModuleGradients(Placed):
-    """What a client shares, as a differentiable function of its images.
+    """The gradient or update that a client shares, as a differentiable function of its images.
 
     A gradient of the mean loss; with a `ModuleView.recipe`, weights before less weights after the
     client's local steps, which are simulated. With `ModuleView.after`, the gradient at a point
@@ -168,7 +168,7 @@ class ModulePoint:
             )
 
     def gradients(self) -> list[Tensor]:
-        """What the client would share, (1, ...) each."""
+        """Return what the client would share, (1, ...) each."""
         return [g.detach() for g in self._found]
 
     def forward(self, v: Tensor) -> list[Tensor]:
