@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from chains import chain, conv, image, view
+from chains import shared as shared_by
 from gradleak.client.defences.base import Client, build
 from gradleak.client.defences.soteria import scores
 from gradleak.models.build import load
@@ -15,7 +16,16 @@ from gradleak.settings import registry
 
 NETWORK = chain(conv(4, 3, bias=True), conv(6, 3))
 BATCH = np.stack([image(NETWORK, seed) for seed in range(3)])
-CLIENT = Client(NETWORK, initial_weights(NETWORK, 0), BATCH, np.array([1, 0, 1]))
+WEIGHTS, CLASSES = initial_weights(NETWORK, 0), np.array([1, 0, 1])
+
+
+def alone(number):
+    """Gradient of one image of the batch."""
+    part = slice(number, number + 1)
+    return shared_by(NETWORK, WEIGHTS, BATCH[part], CLASSES[part], "float32")
+
+
+CLIENT = Client(NETWORK, WEIGHTS, BATCH, CLASSES, alone)
 # A defence that is not here is tried with its defaults.
 SETTINGS = {
     "clipping": {"method": "clipping", "norm": 1e-3},

@@ -13,7 +13,7 @@ from gradleak.attacks.base import Attack, AttackerView, Reconstruction
 from gradleak.attacks.runner import build as attack_of
 from gradleak.claims.statistics import z_value
 from gradleak.client.capture import capture
-from gradleak.client.defences.apply import noise_seed
+from gradleak.client.defences.base import noise_seed
 from gradleak.data.targets import TargetSet
 from gradleak.errors import NumericsError
 from gradleak.models.chain import Chain

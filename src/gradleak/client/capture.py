@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradleak.client.defences.apply import noise_seed
+from gradleak.client.defences.base import noise_seed
 from gradleak.client.gradient_checks import check_gradient
 from gradleak.client.shared_parameters import Private, of_lock, own_lock
 from gradleak.data.targets import Images, TargetSet

@@ -7,7 +7,7 @@ import numpy as np
 
 from gradleak.attacks.base import Reconstruction
 from gradleak.attacks.runner import run_seed
-from gradleak.client.defences.apply import noise_seed
+from gradleak.client.defences.base import noise_seed
 from gradleak.data.targets import TargetSet
 from gradleak.errors import ConfigError, NumericsError
 from gradleak.models.files import fingerprint

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradleak.attacks.runner import run_seed
-from gradleak.client.defences.apply import noise_seed
+from gradleak.client.defences.base import noise_seed
 from gradleak.data.targets import TargetSet
 from gradleak.errors import NumericsError
 from gradleak.scoring.metrics import image as metrics

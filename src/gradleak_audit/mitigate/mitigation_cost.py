@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradleak.client.defences.apply import noise_seed
-from gradleak.client.defences.base import Client, Defence
+from gradleak.client.defences.base import Client, Defence, noise_seed
 from gradleak.errors import ConfigError, DataError, NumericsError
 from gradleak.training.data import Split, divide
 from gradleak.training.engine import Trainer

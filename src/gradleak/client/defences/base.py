@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,8 @@ class Client:
     weights: Arrays  # its parameters
     images: Images  # the batch (K, C, H, W); may be read in parts, ``images[first:end]``
     labels: np.ndarray  # true classes (K,)
+    # Gradient of one image's loss, by its number in the batch; None if it cannot be told.
+    alone: Callable[[int], Arrays] | None = None
 
 
 class Defence(Method, ABC):
@@ -42,3 +44,8 @@ def build(settings: Mapping[str, Any]) -> Defence:
     """Return the defence of an entry of ``defences`` in config.yaml."""
     defence: Defence = registry.build("defences", settings)
     return defence
+
+
+def noise_seed(seed: int, batch: int) -> int:
+    """Seed of a defence's randomness, distinct for each initialization and batch."""
+    return 7_368_787 + 100_003 * seed + batch
