@@ -76,12 +76,15 @@ def structure(**more):
     return StructurePart(**(own | more))
 
 
+BAD = "malicious server"
+
+
 def part(name, title, settings, reason="", chapter="honest server"):
     own = {"id": name, "title": title, "chapter": chapter, "settings": settings}
+    own["threat"] = "F" if chapter == BAD else "B"
     return result.AttackPart(**own, reason=reason)
 
 
-BAD = "malicious server"
 ATTACKS = (
     part("copa", "COPA", "closed form, least squares"),
     part("ig", "Inverting Gradients", "200 steps"),

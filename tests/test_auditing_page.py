@@ -35,9 +35,11 @@ Rank | Change | Readable, before → after | Effect | Mean SSIM, before → afte
 attacks-plain
 Attack | Pictures a gradient | Attempted | Answered | Readable | Matched | PSNR, dB | SSIM
 | Why there is no answer
-COPA closed form, least squares | 1 | 6 | 6 | 3 | 4 | 25.2 11.5 to 39.7 | 0.51 0.05 to 0.99
+COPA closed form, least squares; threat model B
+| 1 | 6 | 6 | 3 | 4 | 25.2 11.5 to 39.7 | 0.51 0.05 to 0.99
 | –every run gave one
-Inverting Gradients 200 steps | 1 | 6 | 5 | 0 | 0 | 12.3 10.0 to 14.5 | 0.08 0.00 to 0.15
+Inverting Gradients 200 steps; threat model B
+| 1 | 6 | 5 | 0 | 0 | 12.3 10.0 to 14.5 | 0.08 0.00 to 0.15
 | NaN at step 7 (1)
 
 attacks-changed
@@ -56,7 +58,8 @@ Key-lock | Inverting Gradients | 1 | 6 | 6 | 6 | 6 | 39.1 39.1 to 39.1 | 0.97 0.
 malicious-plain
 Attack | Pictures a gradient | Attempted | Answered | Readable | Matched | PSNR, dB | SSIM
 | Why there is no answer
-MKOR batch of 3 | 3 | 3 | 2 | 1 | 2 | 26.5 19.0 to 34.0 | 0.55 0.30 to 0.80 | NaN at step 7 (1)
+MKOR batch of 3; threat model F
+| 3 | 3 | 2 | 1 | 2 | 26.5 19.0 to 34.0 | 0.55 0.30 to 0.80 | NaN at step 7 (1)
 
 malicious-changed
 Change | Attack | Pictures a gradient | Attempted | Answered | Readable | Matched | PSNR, dB | SSIM

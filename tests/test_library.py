@@ -11,7 +11,7 @@ from torch import nn
 import gradleak
 from conftest import ROOT
 from gradleak.errors import ConfigError, GradleakError, NotApplicable, NumericsError
-from gradleak.library.invert import ATTACKS
+from gradleak.library.attack_choice import ATTACKS
 from gradleak.models.build import load
 from gradleak.models.initial import draw_key, initial_weights
 from gradleak.models.locks import is_private
@@ -384,7 +384,15 @@ def test_the_page_runs_as_it_stands(capsys):
         exec(block, names)
     printed = capsys.readouterr().out
     assert "psnr" in printed and "a sum over 4 images" in printed
-    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(ATTACKS)
+    attacks = page.partition("## Attacks")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", attacks, re.MULTILINE)) == set(ATTACKS)
+
+
+def test_labels_of_a_batch_are_inferred_on_a_chain_too():
+    model, labels = chain_of(nn.Tanh), [1, 3, 3]
+    shared = gradleak.capture(model, torch.rand(3, *SHAPE), labels)
+    found = gradleak.invert(shared, model, SHAPE, "inverting_gradients", batch=3, iterations=2)
+    assert sorted(found.labels) == labels
 
 
 def test_help_shows_all_of_it():

@@ -245,3 +245,123 @@ def test_bad_updates(images):
     other = {"a": torch.zeros(3)}
     odd = gradleak.Update(other, {"a": torch.ones(3)}, recipe, 1)
     caught(lambda: gradleak.invert(odd, model, SHAPE), "a of [3]", "not in Sequential")
+
+
+def unknown(update, recipes):
+    """The same update, of a client that may have followed any of these recipes."""
+    given = update.before, update.after, recipes[0], update.count
+    return gradleak.Update(*given, candidates=tuple(recipes[1:]))
+
+
+def test_an_unknown_rate_is_told_by_the_image_that_explains_the_update():
+    model, images = chain_of(), torch.rand(1, *SHAPE)
+    update = gradleak.capture(model, images, [2], recipe=gradleak.Recipe(rate=0.1, epochs=2))
+    recipes = [gradleak.Recipe(rate=r, epochs=e) for r in (1e-3, 0.05, 0.1, 0.2) for e in (1, 2)]
+    found = gradleak.invert(unknown(update, recipes), model, SHAPE)
+    assert found.recipe == gradleak.Recipe(rate=0.1, epochs=2)
+    assert psnr(images, found) > 40
+
+
+def test_a_search_tries_candidates_in_few_steps():
+    model, images = chain_of(), torch.rand(2, *SHAPE)
+    true = gradleak.Recipe(rate=0.5, epochs=2, batch_size=1)
+    update = gradleak.capture(model, images, [2, 3], recipe=true)
+    recipes = [gradleak.Recipe(rate=0.5, epochs=2), true]
+    given = {"labels": [2, 3], "iterations": 300, "tv": 0.0}
+    found = gradleak.invert(unknown(update, recipes), model, SHAPE, "inverting_gradients", **given)
+    assert found.recipe == true
+
+
+def test_candidates_that_cannot_be_attacked_are_told():
+    model, images = chain_of(), torch.rand(1, *SHAPE)
+    update = gradleak.capture(model, images, [2], recipe=gradleak.Recipe(rate=0.1, epochs=2))
+    recipes = [gradleak.Recipe(rate=r, optimiser="adam") for r in (0.1, 0.05)]
+    with pytest.raises(NotApplicable, match="adam"):
+        gradleak.invert(unknown(update, recipes), model, SHAPE)
+
+
+def test_check_tells_what_came_back_in_place_of_weights():
+    model, images = chain_of(), torch.rand(1, *SHAPE)
+    recipe = gradleak.Recipe(rate=0.01, epochs=2)
+    update = gradleak.capture(model, images, [2], recipe=recipe)
+    assert gradleak.check(update, model, SHAPE, labels=[2]).findings == ()
+    changes = {name: update.after[name] - value for name, value in update.before.items()}
+    gradients = gradleak.capture(model, images, [2])
+    swapped = gradleak.Update(update.after, update.before, recipe, 1)
+    for other, words in (
+        (gradleak.Update(update.before, changes, recipe, 1), "changes of weights"),
+        (gradleak.Update(update.before, gradients, recipe, 1), "gradients; give before minus"),
+        (swapped, "before and after may be exchanged"),
+    ):
+        assert words in str(gradleak.check(other, model, SHAPE, labels=[2]))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"recipe": 0.1}, "recipe: give a gradleak.Recipe"),
+        ({"candidates": (0.1,)}, "candidates: give a gradleak.Recipe"),
+        ({"count": "1"}, "count: give the number"),
+        ({"count": 1.5}, "count: give the number"),
+        ({"before": [1.0]}, "before: give tensors or arrays by name"),
+        ({"after": {"0.weight": [1.0]}}, "after: 0.weight is no tensor"),
+    ],
+)
+def test_an_update_of_something_else_is_told(wrong, word):
+    model = chain_of()
+    update = gradleak.capture(model, torch.rand(1, *SHAPE), [2], recipe=gradleak.Recipe(rate=0.1))
+    given = {"before": update.before, "after": update.after, "recipe": update.recipe, "count": 1}
+    caught(lambda: gradleak.Update(**{**given, **wrong}), word)
+
+
+def test_an_update_may_be_arrays_and_one_step_among_candidates():
+    model, images = chain_of(), torch.rand(1, *SHAPE)
+    update = gradleak.capture(model, images, [2], recipe=gradleak.Recipe(rate=0.1))
+    before, after = (
+        {name: value.numpy() for name, value in side.items()}
+        for side in (update.before, update.after)
+    )
+    recipes = gradleak.Recipe(rate=0.3), gradleak.Recipe(rate=0.1)
+    other = gradleak.Update(before, after, recipes[0], 1, candidates=[recipes[1]])
+    found = gradleak.invert(other, model, SHAPE)
+    assert found.recipe == recipes[1] and found.threat == "C" and psnr(images, found) > 40
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"rate": "0.1"}, "rate: give a number"),
+        ({"rate": float("inf")}, "rate: give a number above 0"),
+        ({"rate": 0.1, "epochs": 1.5}, "epochs: give a whole number"),
+    ],
+)
+def test_a_recipe_takes_numbers(wrong, word):
+    caught(lambda: gradleak.Recipe(**wrong), word)
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        ({"attack": ["rgap"]}, "attack"),
+        ({"norms": ["running"]}, "norms"),
+        ({"low": "a"}, "low: give a number"),
+        ({"seed": -1}, "seed: give a whole number"),
+    ],
+)
+def test_scalars_of_invert_are_checked(more, word):
+    model = chain_of()
+    shared = gradleak.capture(model, torch.rand(1, *SHAPE), [2])
+    caught(lambda: gradleak.invert(shared, model, SHAPE, **more), word)
+
+
+def test_drift_tells_how_far_the_steps_moved_the_gradient():
+    model, images = chain_of(), torch.rand(1, *SHAPE)
+
+    def found(rate):
+        recipe = gradleak.Recipe(rate=rate, epochs=3)
+        update = gradleak.capture(model, images, [2], recipe=recipe)
+        return gradleak.invert(update, model, SHAPE).drift
+
+    assert found(1e-4) < 0.01 < found(0.1)
+    shared = gradleak.capture(model, images, [2])
+    assert gradleak.invert(shared, model, SHAPE).drift == 0.0

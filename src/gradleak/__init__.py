@@ -7,7 +7,8 @@
 ``capture`` with a ``Recipe`` gives the ``Update`` of a client that takes several steps, and
 ``check`` says what does not fit in what a client shared. ``rank`` counts what a network's layers
 leave open, ``defend`` changes a gradient before it is shared, ``poison`` makes weights as a
-malicious server would, and ``audit`` does all of it.
+malicious server would, and ``audit`` does all of it. ``gradleak.adapters`` has a mod for Flower and
+Opacus' budget.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from gradleak.runtime.version import __version__
 
 if TYPE_CHECKING:
     from gradleak.client.local_training import Recipe as Recipe
+    from gradleak.library.attacker import Inversion as Inversion
     from gradleak.library.capture import capture as capture
     from gradleak.library.check import Check as Check
     from gradleak.library.check import check as check
     from gradleak.library.defend import defend as defend
-    from gradleak.library.invert import Inversion as Inversion
     from gradleak.library.invert import invert as invert
     from gradleak.library.poison import poison as poison
     from gradleak.library.rank import Ranks as Ranks
@@ -39,7 +40,7 @@ _HOMES = {
     "Check": "gradleak.library.check",
     "defend": "gradleak.library.defend",
     "invert": "gradleak.library.invert",
-    "Inversion": "gradleak.library.invert",
+    "Inversion": "gradleak.library.attacker",
     "poison": "gradleak.library.poison",
     "rank": "gradleak.library.rank",
     "Ranks": "gradleak.library.rank",

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
+from gradleak.attacks.threat_models import Letter
 from gradleak.reading.layer_rows import Part, StructurePart, doc
 
 VERSION = 1
@@ -50,6 +51,7 @@ class AttackPart(Part):
     id: str = doc("Its name in `cases` and `changes`.")
     title: str = doc("Its name in words.")
     chapter: Chapter = doc("What the server does: sends honest weights, or weights made to leak.")
+    threat: Letter = doc("Threat model, a letter of Carletti et al. (2025).")
     settings: str = doc("Its settings in one line.")
     reason: str = doc("Why it does not apply to the unchanged network; empty where it does.")
 

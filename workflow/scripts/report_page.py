@@ -11,4 +11,4 @@ with job(snakemake):
     files = snakemake.input
     kinds = ("figures", "tables", "claimed", "claims", "explanations", "captions")
     many = {kind: [Path(path) for path in getattr(files, kind)] for kind in kinds}
-    page.write(snakemake.output[0], page.Sources(**many))
+    page.write(snakemake.output[0], page.Sources(**many, threats=snakemake.params.threats))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from gradleak.attacks.threat_models import Letter
 from gradleak.errors import NumericsError
 from gradleak.models.chain import Chain
 from gradleak.settings.fields import Method
@@ -98,6 +99,8 @@ class Entry(Method):
     Fields of type `gradleak.settings.fields.Hidden` are set in Python code only.
     """
 
+    # What its attacker has; without a server of malicious weights and without local steps.
+    threat: ClassVar[Letter] = "B"
     # Iterative: runs on `device`, uses a second thread for large batches, can take hours.
     searches: ClassVar[bool] = False
     # Reads the secret of a server of the same method and compares no gradients itself.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Literal, get_args
 
 import torch
@@ -30,8 +31,15 @@ class Recipe:
     momentum: float = 0.0  # of SGD
 
     def __post_init__(self) -> None:
+        whole = {key: getattr(self, key) for key in ("epochs", "batch_size")}
+        whole = {key: value for key, value in whole.items() if value is not None}
+        real = {key: getattr(self, key) for key in ("rate", "momentum")}
+        for key, value in {**whole, **real}.items():
+            kind, words = (int, "a whole number") if key in whole else (int | float, "a number")
+            if isinstance(value, bool) or not isinstance(value, kind):
+                raise ConfigError(f"{key}: give {words}, not {value!r}.")
         rules = (
-            ("rate", self.rate > 0, "a number above 0"),
+            ("rate", 0 < self.rate < inf, "a number above 0"),
             ("epochs", self.epochs >= 1, "1 or more"),
             ("batch_size", self.batch_size is None or self.batch_size >= 1, "1 or more, or None"),
             ("optimiser", self.optimiser in get_args(Optimiser), "sgd or adam"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -15,6 +15,32 @@ from gradleak.library.network import OwnNetwork, as_tensor, read_network
 from gradleak.library.tensors import image_batch, label_batch
 from gradleak.library.update import Update
 from gradleak.reading.gradients import gradient, passing
+
+
+@overload
+def capture(
+    model: nn.Module,
+    images: Any,
+    labels: Any,
+    *,
+    loss: str = ...,
+    mode: str = ...,
+    recipe: None = None,
+    seed: int = ...,
+) -> dict[str, torch.Tensor]: ...
+
+
+@overload
+def capture(
+    model: nn.Module,
+    images: Any,
+    labels: Any,
+    *,
+    loss: str = ...,
+    mode: str = ...,
+    recipe: Recipe,
+    seed: int = ...,
+) -> Update: ...
 
 
 def capture(
@@ -73,6 +99,8 @@ def capture(
     batch = image_batch(images, network)
     truth = label_batch(labels, network, len(batch))
     # Dropout must not advance the global random state.
+    if recipe is not None and not isinstance(recipe, Recipe):
+        raise ConfigError(f"recipe: give a gradleak.Recipe, not {recipe!r}.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if recipe is not None:

@@ -22,6 +22,9 @@ from gradleak.models.losses import BINARY
 STAND_INS = 4
 # Sizes within this factor of those of noise are no finding: images differ from noise, too.
 ALIKE = 1.6
+# Sizes of all parameters within this factor tell weights, changes and gradients apart.
+FITS = 3.0
+TURNED = "The sign is turned"
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,14 @@ def check(
     shares = np.log(both["norm"].to_numpy() / both["noise"].to_numpy())
     ratio = float(np.exp(shares.mean())) if len(shares) else np.nan
     rate = update.recipe.rate if update else rate
-    findings = [*_zeros(norms), *_signs(opened.given, network, size)]
-    findings += _sizes(ratio, size, rate, 1 if update is None else update.steps, update is not None)
+    other = [] if update is None else _payload(update, norms)
+    findings = [*_zeros(norms), *other]
+    if not other:
+        signs = _signs(opened.given, network, size)
+        if update is not None and signs and signs[0].startswith(TURNED):
+            signs = [f"{signs[0].partition(';')[0]}; before and after may be exchanged."]
+        steps = 1 if update is None else update.steps
+        findings += [*signs, *_sizes(ratio, size, rate, steps, update is not None)]
     if update is not None:
         findings += _buffers(update, network)
     return Check(tuple(findings), ratio, norms)
@@ -141,6 +150,36 @@ def _zeros(norms: pd.DataFrame) -> list[str]:
         return []
     names = f"{', '.join(still[:3])}{', …' if len(still) > 3 else ''}"
     return [f"{len(still)} of {len(norms)} parameters are zero ({names}): frozen, or not shared."]
+
+
+def _payload(update: Update, norms: pd.DataFrame) -> list[str]:
+    """Gradients, or changes of weights, in the place of weights after the training."""
+    noise = dict(zip(norms["parameter"], norms["noise"], strict=True))
+    scale = update.recipe.rate * update.recipe.weight(update.count)
+    # Norms of what came back, relative to the changes of weights on noise.
+    pairs = [
+        (float(update.after[name].norm()), value) for name, value in noise.items() if value > 0
+    ]
+    sizes = np.array([after / value for after, value in pairs if after > 0])
+    if not len(sizes):
+        return []
+    spread = {
+        "changes of weights; give before plus what came back": np.log(sizes),
+        "gradients; give before minus the rate times them": np.log(sizes * scale),
+    }
+    # Weights have other sizes in each layer than their changes.
+    near = {why: float(np.abs(logs).max()) for why, logs in spread.items()}
+    best = min(near, key=near.__getitem__)
+    own = np.log(
+        [
+            float(update.before[n].norm()) / max(float(update.after[n].norm()), 1e-30)
+            for n in noise
+            if float(update.before[n].norm()) > 0
+        ]
+    )
+    if near[best] > np.log(FITS) or np.abs(own).max(initial=0.0) < np.log(FITS):
+        return []
+    return [f"What came back has the sizes of {best}."]
 
 
 def _signs(given: Mapping[str, np.ndarray], network: OwnNetwork, size: int) -> list[str]:

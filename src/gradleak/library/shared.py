@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from gradleak.client.local_training import local_steps
+from gradleak.client.local_training import Recipe, local_steps
 from gradleak.errors import ConfigError, NumericsError
 from gradleak.library.network import Arrays, OwnNetwork, as_tensor
 from gradleak.library.tensors import Gradient, named_gradient
@@ -42,6 +42,7 @@ class Shared:
     network: OwnNetwork
     given: Mapping[str, np.ndarray]  # a gradient, or weights before less weights after
     update: Update | None  # of several steps; None for a gradient
+    recipe: Recipe | None = None  # of an update, of one step too
 
     @cached_property
     def gradient(self) -> Mapping[str, np.ndarray]:
@@ -70,13 +71,18 @@ class Shared:
         scale = 1.0 / (update.recipe.rate * update.recipe.weight(update.count))
         return Replay(change, first, {name: scale * value for name, value in change.items()})
 
-    def distance(self, images: np.ndarray, labels: np.ndarray) -> float:
-        """‖s(images) − s‖ / ‖s‖ of what is shared, s."""
+    def explained(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+        """‖s(images) − s‖ / ‖s‖ of what is shared, s, and how far the client's steps drift.
+
+        The drift is ‖ḡ − g‖ / ‖g‖ of the mean gradient ḡ and the first step's g, on these images; 0
+        for a gradient.
+        """
         if self.update is not None:
-            return apart(self.replay(images, labels).change, self.given)
+            again = self.replay(images, labels)
+            return apart(again.change, self.given), apart(again.mean, again.first)
         network = self.network
         own = gradient(network.module, images, labels, network.loss, network.mode)
-        return apart(own, self.given)
+        return apart(own, self.given), 0.0
 
     def labels(self, count: int) -> tuple[int, ...]:
         """Infer the classes of a batch from the gradient of the last layer's bias, in order.
@@ -86,6 +92,8 @@ class Shared:
         Raises `ConfigError` if the loss is no cross-entropy, or no last bias is shared.
         """
         network = self.network
+        if self.update is not None and (optimiser := self.update.recipe.optimiser) != "sgd":
+            raise ConfigError(f"labels: give them; an update by {optimiser} does not tell them.")
         names = [n for n, v in self.gradient.items() if v.shape == (network.classes,)]
         if network.loss not in OF_CLASSES or not names:
             raise ConfigError(
@@ -124,7 +132,13 @@ def open_shared(network: OwnNetwork, given: Gradient | Update) -> Shared:
     """
     if not isinstance(given, Update):
         return Shared(network, named_gradient(given, network.module), None)
-    state = dict(network.module.named_parameters()) | dict(network.module.named_buffers())
+    buffers = dict(network.module.named_buffers())
+    if mixed := [name for name in given.before if name in buffers]:
+        raise ConfigError(
+            f"update: {mixed[0]} is a buffer of {network.name}; give buffers as buffers_before and "
+            "buffers_after."
+        )
+    state = dict(network.module.named_parameters()) | buffers
     with torch.no_grad():
         for name, value in {**given.before, **given.buffers_before}.items():
             if name not in state or state[name].shape != value.shape:
@@ -138,8 +152,9 @@ def open_shared(network: OwnNetwork, given: Gradient | Update) -> Shared:
     # In the order of the network's parameters.
     change = {name: given.change[name] for name, _ in network.module.named_parameters()}
     if given.steps == 1 and given.recipe.optimiser == "sgd":
-        return Shared(network, {n: v / given.recipe.rate for n, v in change.items()}, None)
-    return Shared(network, change, given)
+        gradient = {n: v / given.recipe.rate for n, v in change.items()}
+        return Shared(network, gradient, None, given.recipe)
+    return Shared(network, change, given, given.recipe)
 
 
 def apart(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> float:

@@ -108,16 +108,16 @@ def _numbers(what: str, value: Any) -> np.ndarray:
     return found if found.dtype == np.float64 else found.astype(np.float32)
 
 
-def image_batch(images: Any, network: OwnNetwork) -> np.ndarray:
+def image_batch(images: Any, network: OwnNetwork, what: str = "images") -> np.ndarray:
     """Return images (K, C, H, W) as floating-point numbers; `ConfigError` for other shapes."""
     if getattr(images, "dtype", None) in (torch.uint8, np.dtype(np.uint8)):
         raise ConfigError(
-            "images: they are bytes; give the network's inputs, for example images / 255."
+            f"{what}: they are bytes; give the network's inputs, for example images / 255."
         )
-    found = _numbers("images", images)
+    found = _numbers(what, images)
     if found.ndim != 4 or found.shape[1:] != network.size or not len(found):
         raise ConfigError(
-            f"images: give a batch (K, {', '.join(map(str, network.size))}), not "
+            f"{what}: give a batch (K, {', '.join(map(str, network.size))}), not "
             f"{times(found.shape)}."
         )
     return found

@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class Sources:
     claims: Sequence[Path]
     explanations: Sequence[Path]
     captions: Sequence[Path]
+    threats: Mapping[str, str] = field(default_factory=dict)  # by name of a figure or table
 
 
 def write(path: FilePath, sources: Sources) -> None:
@@ -91,6 +92,7 @@ def _context(folder: Path, sources: Sources) -> dict[str, Any]:
     images, scale = str(frame["images"].iloc[0]), str(frame["scale"].iloc[0])
     return {
         "papers": found,
+        "threats": dict(sources.threats),
         "verdicts": VERDICTS,
         "overviews": {whose: _overview(found, frame, whose) for whose in WHOSE},
         "claimed": [_link(folder, path) for path in sources.claimed],

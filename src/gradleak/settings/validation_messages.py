@@ -95,6 +95,8 @@ def _all_keys(model: type[BaseModel]) -> set[str]:
 def undefined(value: str, known: Iterable[str]) -> str:
     """Message on an id that is not among the `known`, with the nearest one and others."""
     choices = list(known)
+    if not choices:
+        return f"'{value}' is not defined; give a value in its place"
     more = ", …" if len(choices) > MOST_CHOICES else ""
     return (
         f"'{value}' is not defined{nearest(value, choices)}; "

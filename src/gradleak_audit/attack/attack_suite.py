@@ -15,6 +15,8 @@ HONEST: Chapter = "honest server"
 MALICIOUS: Chapter = "malicious server"
 SEARCH = "inverting_gradients"
 CLOSED, SECOND, MKOR = "rgap", "gauss_newton", "mkor"
+# Of any network; on chains, Gauss-Newton minimises the same distance from R-GAP's answer.
+DLG = "dlg"
 # Attacks against one kind of change, which apply to no other.
 UNLOCK, MASKED = "unlock", "masked"
 AGAINST = {"lock": UNLOCK, "soteria": MASKED}
@@ -68,6 +70,8 @@ class Entry:
 
     def reason(self, chain: Chain, mode: str) -> str:
         """Reason why it does not apply to a chain; empty if it does."""
+        if self.id == DLG:
+            return "Gauss-Newton minimises the same distance, from R-GAP's answer."
         if self.id == MKOR:
             return _unplanned(chain) or mkor(self, chain).applies(chain) or ""
         attack = self.attack(chain, "cpu")
@@ -77,6 +81,7 @@ class Entry:
     def part(self, reason: str) -> AttackPart:
         """Convert to the result's format."""
         own: dict[str, Any] = {"id": self.id, "title": self.title, "settings": self.settings}
+        own["threat"] = build(self.options).threat
         return AttackPart(**own, chapter=self.chapter, reason=reason)
 
 
@@ -105,6 +110,11 @@ def menu(scale: str, multiply_adds: int, parameters: int) -> dict[str, Entry]:
             "Gauss-Newton, second order (ours)",
             f"from R-GAP's answer, at most {amounts.second} steps, {kind} conjugate gradients",
             second,
+        ),
+        DLG: (
+            "DLG, a search by gradients",
+            f"{steps} gradients{cut} of L-BFGS from noise",
+            {"iterations": steps, "start": "uniform"},
         ),
         UNLOCK: (
             "Unlock, a closed form against the key-lock (ours)",

@@ -14,6 +14,7 @@ from gradleak.attacks.base import AttackerView, ManyAttack, Reconstruction
 from gradleak.attacks.optimization.engine.module_gradients import ModuleView
 from gradleak.attacks.optimization.inverting import InvertingGradients
 from gradleak.attacks.optimization.module_inversion import invert
+from gradleak.attacks.optimization.optimization_attack import Search
 from gradleak.attacks.runner import run_one
 from gradleak.client.capture import capture
 from gradleak.client.defences.base import Client, Defence
@@ -27,7 +28,7 @@ from gradleak.reading import gradients
 from gradleak.reading.fx_graph import Reading
 from gradleak.reading.layer_names import told
 from gradleak.reading.preprocessing import Preprocessing
-from gradleak_audit.attack.attack_suite import MASKED, SEARCH, SECOND, Entry
+from gradleak_audit.attack.attack_suite import DLG, MASKED, SEARCH, SECOND, Entry
 
 Arrays = dict[str, np.ndarray]
 # A reconstruction, or the reason why there is none.
@@ -224,12 +225,12 @@ class ModuleNetwork(_Network):
     def reason(self, entry: Entry) -> str:
         """Reason why an attack does not apply; empty if it does."""
         why = f"The network is no chain of layers: {self.why_no_chain}"
-        return "" if entry.id == SEARCH else why
+        return "" if entry.id in (SEARCH, DLG) else why
 
     def answers(self, entry: Entry, draw: int, shared: Sequence[Shared]) -> list[Answer]:
         """Attack several gradients."""
         attack = entry.attack(None, self.task.device.type)
-        assert isinstance(attack, InvertingGradients)
+        assert isinstance(attack, Search)
         module, views = self.module(draw), [self._view(self.layerless, {}, one) for one in shared]
         found = invert(attack, [ModuleView(module, v) for v in views], [x.seed for x in shared])
         return [_judged(one) for one in found]

@@ -43,6 +43,7 @@ class Mkor(Attack):
     """
 
     reads_secret = True
+    threat = "F"
 
     method: Literal["mkor"] = "mkor"
     # The nodes that the server assigned to each class (eq. 9), or every row of the first layer,

@@ -22,6 +22,7 @@ class ClassFishing(CosineSearch):
     """
 
     reads_secret = True
+    threat = "F"
 
     method: Literal["class_fishing"] = "class_fishing"
 

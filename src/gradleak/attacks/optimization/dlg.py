@@ -69,6 +69,7 @@ class Dlg(Judged):
     The distance is relative: both gradients are divided by the norm of the shared one.
     """
 
+    threat = "A"
     method: Literal["dlg"] = "dlg"
     # Granted or recovered from the gradient (iDLG), or optimised with the image.
     label: Literal["from_view", "unknown"] = "from_view"

@@ -48,6 +48,7 @@ class Ggl(Search):
 
     distance = "relative squared distance of gradients"
 
+    threat = "D"  # its generator is trained on other data
     method: Literal["ggl"] = "ggl"
     generator: Identifier  # entry of `generators` in config.yaml
     generations: AmountOrName = 500

@@ -12,7 +12,7 @@ from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.optimization.optimization_attack import FirstOrder, Lock, Share, variation
 from gradleak.models.chain import Chain
 from gradleak.runtime.progress import progress
-from gradleak.settings.fields import AmountOrName
+from gradleak.settings.fields import AmountOrName, Hidden
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,6 +44,8 @@ class CosineSearch(FirstOrder):
     iterations: AmountOrName = 1000  # steps; the authors take 24,000 or 4,800
     rate: PositiveFloat = 0.1  # Adam's initial learning rate
     tv: Share = 1e-4  # weight of total variation
+    # Weight of known statistics of the client's norms, for networks that run as modules.
+    statistics: Hidden[Share] = 0.0
     failure_loss: PositiveFloat = 1.0
 
     def ignored(self, chain: Chain) -> tuple[str, ...]:
@@ -92,7 +94,7 @@ class CosineSearch(FirstOrder):
 
         def differentiated(x: Tensor, _: Tensor | None) -> Value:
             cosine = _distance(network(x, labels, members.scale), members.targets, compared)
-            value = cosine + self.tv * variation(x, torch.abs)
+            value = cosine + self.tv * variation(x, torch.abs) + self._apart(network)
             return cosine.detach(), value.detach(), torch.autograd.grad(value.sum(), x)[0], None
 
         def surrogate(x: Tensor, moved: Tensor | None) -> Value:
@@ -100,7 +102,7 @@ class CosineSearch(FirstOrder):
             moved = moved.detach().requires_grad_()
             found = network(x, labels, members.scale, moved)
             cosine = _distance(found, members.targets, compared)
-            value = cosine + self.tv * variation(x, torch.abs)
+            value = cosine + self.tv * variation(x, torch.abs) + self._apart(network)
             slope, in_moved = torch.autograd.grad(value.sum(), (x, moved), allow_unused=True)
             return cosine.detach(), value.detach(), slope, in_moved
 
@@ -120,6 +122,14 @@ class CosineSearch(FirstOrder):
             return cosine, cosine + rough.detach(), slope, moved
 
         return written
+
+    def _apart(self, network: object) -> Tensor | float:
+        """Weighted distance from known statistics of norms; 0 if they are not used."""
+        from gradleak.attacks.optimization.engine.module_gradients import ModuleGradients
+
+        if not self.statistics or not isinstance(network, ModuleGradients):
+            return 0.0
+        return self.statistics * network.apart
 
 
 class InvertingGradients(CosineSearch):

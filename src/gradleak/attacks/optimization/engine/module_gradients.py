@@ -18,6 +18,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradleak.attacks.optimization.engine.chain_gradients import Placed
+from gradleak.attacks.optimization.engine.norm_statistics import Statistics, Watch
 from gradleak.attacks.optimization.engine.search_batch import Members
 from gradleak.client.capture import mean_loss
 from gradleak.client.local_training import Recipe, local_steps
@@ -48,6 +49,8 @@ class ModuleView:
     recipe: Recipe | None = None
     # By parameter: the client's weights after its training, for the surrogate model extension.
     after: Mapping[str, np.ndarray] | None = None
+    # Of the client's batch, as far as the attacker can tell them; empty: unknown.
+    statistics: Statistics = field(default_factory=dict)
 
 
 class ModuleMembers(Members):
@@ -81,6 +84,9 @@ class ModuleGradients(Placed):
         self._compared = {name: self.tensor(value) for name, value in view.compared.items()}
         after = view.after or {}
         self._after = {name: self.tensor(value) for name, value in after.items()}
+        self._watch = Watch(
+            {n: (self.tensor(m), self.tensor(v)) for n, (m, v) in view.statistics.items()}
+        )
 
     def __call__(
         self, x: Tensor, labels: Tensor, scale: Tensor, moved: Tensor | None = None
@@ -89,6 +95,7 @@ class ModuleGradients(Placed):
 
         `moved` (1, 1) places the surrogate: α = 1/2 + `PACE`·moved, kept in [0, 1].
         """
+        self._watch.begin()
         before: dict[str, Tensor] = dict(self._named)
         if self.view.recipe is not None and moved is None:
             own = (self.view.module, before, x[0], labels[0], self.view.recipe)
@@ -104,6 +111,11 @@ class ModuleGradients(Placed):
             found = self._gradient(before, x[0], labels[0])
         masks = (self._compared.get(name, 1.0) for name in self.names)
         return [(scale[0] * g * mask)[None] for g, mask in zip(found, masks, strict=True)]
+
+    @property
+    def apart(self) -> Tensor:
+        """How far the norms' inputs of the last call are from known statistics (`Watch`)."""
+        return self._watch.apart()
 
     @property
     def is_kinked(self) -> bool:
@@ -141,7 +153,8 @@ class ModuleGradients(Placed):
         Flash attention and the fast path of attention have no second derivative.
         """
         module, fast = self.view.module, torch.backends.mha.get_fastpath_enabled()
-        with passing(module, "evaluation"), sdpa_kernel(SDPBackend.MATH):
+        looking = self._watch.watching(module)
+        with passing(module, "evaluation"), sdpa_kernel(SDPBackend.MATH), looking:
             for part in module.modules():
                 if isinstance(part, NORMS):
                     part.train(self.view.known.mode == "training")
