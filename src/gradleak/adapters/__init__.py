@@ -1,0 +1,1 @@
+"""What connects the library with other frameworks, each an optional dependency."""
