@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.threads import shortened
+from gradleak.data.catalogue import resolve
 from gradleak.pipeline.inputs import Settings, plain
 from gradleak.pipeline.paths import Paths
 
@@ -48,3 +49,7 @@ class Benchmarks:
         """The same, with few images and steps: enough to measure the gain from threads."""
         few = shortened(self.config.model_dump(mode="json", exclude_unset=True))
         return self.run_overrides(wildcards) | few
+
+    def sources(self, name: str) -> dict[str, str]:
+        """Names of a data set's arrays, which embedded images have others of, by split."""
+        return {split: resolve(name, self.config.images) for split in ("train", "test")}

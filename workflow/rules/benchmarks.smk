@@ -2,6 +2,7 @@
 # cores, so that nothing runs beside them, and are no part of `all`. How many there are is asked only
 # when one runs, for profiles that submit jobs set no number.
 from benchmarks.rules import Benchmarks
+from gradleak.data.catalogue import resolve
 
 TIMED = Benchmarks(PATHS)
 SPEED_MODEL = "cnn3_v3_tanh"
@@ -54,6 +55,15 @@ MEASURED = {
     "population": (6, 50),  # candidates of GGL: a few, or the paper's number
 }
 MEASURED = {name: pair[CONFIG.scale != "smoke"] for name, pair in MEASURED.items()}
+PEERS_DATA = "cifar10"
+# Clients of each case, CPU seconds of a search by network, and how networks are trained.
+PEERED = {
+    "smoke": {"clients": 1, "budget": (0.2, 0.2, 0.2, 0.2, 0.2), "images": 100, "epochs": 1},
+    "laptop": {"clients": 20, "budget": (10, 30, 30, 30, 10), "images": 5000, "epochs": 5},
+    "paper": {"clients": 100, "budget": (20, 60, 120, 120, 20), "images": 5000, "epochs": 5},
+}[CONFIG.scale]
+PEERED_KINDS = ("lenet", "lenet_steps", "convnet", "convnet_steps", "cnn6")
+PEERED = PEERED | {"budget": dict(zip(PEERED_KINDS, PEERED["budget"]))}
 COPA_PAIR = "copa_pair"
 COPA_PAIR_MODELS = CONFIG.experiments[COPA_PAIR].models if COPA_PAIR in CONFIG.experiments else []
 
@@ -174,3 +184,69 @@ rule copa_settings:
         "Compare COPA's {wildcards.compared}"
     script:
         "../scripts/copa_settings.py"
+
+
+# Attacks that are done are kept in results/benchmarks/peers/, which is no output: Snakemake would
+# delete what an interrupted comparison left.
+rule peers:
+    input:
+        train=PATHS.dataset(PEERS_DATA, "train"),
+        test=PATHS.dataset(PEERS_DATA, "test"),
+    output:
+        "results/benchmarks/peers.csv",
+    log:
+        "results/logs/benchmarks/peers.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: lambda wildcards: workflow.cores
+    resources:
+        **resources.doubling(6000, 600),
+    params:
+        dataset=resolve(PEERS_DATA, CONFIG.images),
+        amounts=PEERED,
+        images=CONFIG.images,
+        code=code("benchmarks.peers"),
+    message:
+        "Compare with other libraries"
+    script:
+        "../scripts/peers.py"
+
+
+# The library on clients of its own: what local training, norms and defences leave. Each attack is
+# kept in a folder, so that a study that was cut off goes on there.
+STUDIES = ("local_training", "norms", "private")
+STUDY_AMOUNTS = {
+    "clients": (1, 10),
+    "iterations": (5, 1000),
+    "second": (1, 30),
+    "epochs": ((1, 2), (1, 2, 5, 10)),
+    "batch": (2, 2),
+    "proxy": (4, 100),
+    "train": (20, 5000),
+    "train_epochs": (1, 10),
+}
+
+
+rule library_study:
+    input:
+        data=PATHS.dataset("cifar10", "test"),
+        others=PATHS.dataset("cifar10", "train"),
+    output:
+        "results/benchmarks/{study}.csv",
+    log:
+        "results/logs/benchmarks/{study}.log",
+    wildcard_constraints:
+        study="|".join(STUDIES),
+    conda:
+        "../../envs/gradleak.yaml"
+    resources:
+        **resources.doubling(4000, 240),
+    params:
+        sources=TIMED.sources("cifar10"),
+        amounts={k: pair[CONFIG.scale != "smoke"] for k, pair in STUDY_AMOUNTS.items()},
+        folder=f"results/benchmarks/studies/{PATHS.case}",
+        code=code("benchmarks.studies"),
+    message:
+        "Study {wildcards.study} with the library"
+    script:
+        "../scripts/library_study.py"

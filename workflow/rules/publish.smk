@@ -1,7 +1,10 @@
 # What is made of all results: claims, the report, provenance, a supplement, a record; notebooks; and
 # what goes.
+from functools import partial
+
 from gradleak.config import yaml_checks
 from gradleak.reporting.notebooks import rules as notebook_rules
+from gradleak.pipeline.results import threat_models
 from gradleak.pipeline.run_output import ending
 
 # The papers' own claims, ours, and the parts of the papers' sentences.
@@ -114,6 +117,7 @@ rule report_page:
         mem_mb=2000,
         runtime=10,
     params:
+        threats=partial(threat_models.letters, RESULTS),
         code=code("gradleak.reporting.page"),
     message:
         "Write {output}"

@@ -1,0 +1,92 @@
+"""Studies of the library: attacks on many clients, one row each, and their summary.
+
+Each attack is written down as soon as it is done, and a study that was cut off goes on there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+import gradleak
+from gradleak.claims.statistics import interval_of_mean
+from gradleak.errors import GradleakError, NotApplicable
+from gradleak.runtime.artifacts import write_csv
+
+LEVEL = 0.95
+METRICS = ("psnr", "ssim")
+Row = dict[str, Any]
+
+
+class Runs:
+    """Rows of a study in a CSV file, by what was attacked and how."""
+
+    def __init__(self, path: Path, keys: Sequence[str]) -> None:
+        self.path, self.keys = path, list(keys)
+        self.rows: list[Row] = []
+        if path.exists():
+            found = pd.read_csv(path, dtype=dict.fromkeys(self.keys, str), keep_default_na=False)
+            self.rows = found.to_dict("records")  # type: ignore[assignment]
+        self._done = {self._key(row) for row in self.rows}
+
+    def _key(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(str(row[key]) for key in self.keys)
+
+    def attempt(self, key: Row, work: Callable[[], Row]) -> None:
+        """Do some work unless it is done, and keep its row; an attack that fails has a reason."""
+        if self._key(key) in self._done:
+            return
+        started = time.process_time()
+        try:
+            found = {"status": "ok", "reason": "", **work()}
+        except NotApplicable as error:
+            found = {"status": "not applicable", "reason": str(error)}
+        except GradleakError as error:
+            found = {"status": "failed", "reason": str(error)}
+        seconds = round(time.process_time() - started, 2)
+        self.rows.append({**{k: str(v) for k, v in key.items()}, **found, "seconds": seconds})
+        self._done.add(self._key(key))
+        write_csv(self.path, pd.DataFrame(self.rows))
+
+    def summary(self, by: Sequence[str]) -> pd.DataFrame:
+        """Means over runs with intervals of 95 % (Student's t), by some of the keys.
+
+        Columns: the keys, ``n`` attempted, ``n_ok``, and for PSNR (dB) and SSIM the mean and the
+        ends of its interval over the runs that gave images; mean CPU ``seconds``.
+        """
+        out = []
+        for values, group in pd.DataFrame(self.rows).groupby(list(by), sort=False):
+            ok = group[group["status"] == "ok"]
+            row: Row = dict(zip(by, values, strict=True))
+            row |= {"n": len(group), "n_ok": len(ok)}
+            for metric in METRICS:
+                numbers = ok[metric].astype(float).to_numpy()
+                low, high = interval_of_mean(numbers, log=False, level=LEVEL)
+                row[metric] = numbers.mean() if len(numbers) else np.nan
+                row |= {f"{metric}_low": low, f"{metric}_high": high}
+            out.append(row | {"seconds": group["seconds"].astype(float).mean()})
+        return pd.DataFrame(out)
+
+
+def attacked(
+    shared: Any, model: torch.nn.Module, images: torch.Tensor, attack: str, **settings: Any
+) -> Row:
+    """Attack what a client shared; return mean PSNR and SSIM over its images, and the distance."""
+    found = gradleak.invert(shared, model, tuple(images.shape[1:]), attack, **settings)
+    scores = gradleak.score(images, found)
+    each = {metric: float(scores[metric].mean()) for metric in METRICS}
+    told = {"answered": found.attack, "threat": found.threat}
+    return {**each, "distance": found.distance, "drift": found.drift, **told}
+
+
+def amount(attack: str, amounts: Mapping[str, Any]) -> dict[str, int]:
+    """Settings of an attack's length, by `amounts`; none for closed forms."""
+    if attack == "gauss_newton":
+        return {"iterations": amounts["second"]}
+    return {} if attack == "rgap" else {"iterations": amounts["iterations"]}
