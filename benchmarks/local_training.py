@@ -1,4 +1,4 @@
-"""How fast leakage falls with a client's local training: epochs, batch size, learning rate."""
+"""Leakage after a client's local training, by epochs, batch size, rate and optimiser."""
 
 from __future__ import annotations
 

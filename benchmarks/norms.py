@@ -1,4 +1,4 @@
-"""What an attacker gains from each way to know the statistics of a client's batch norms."""
+"""Leakage by what an attacker knows of the statistics of a client's batch norms."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ TOOLS: Mapping[str, Tool] = {OURS: Ours(), BREACHING: Breaching(), LEAKPRO: Leak
 
 @dataclass(frozen=True)
 class Amounts:
-    """How much is measured."""
+    """Amounts of the comparison."""
 
     clients: int  # of each case
     budget: Mapping[str, float]  # CPU seconds of a search, by `Case.kind`

@@ -82,7 +82,7 @@ def _attacker(method: str, client: Client, iterations: int | None) -> Any:
 
 
 def _payload(client: Client) -> dict[str, Any]:
-    """What the server sent; buffers, even none, mean evaluation mode."""
+    """The server's message; buffers, even none, mean evaluation mode."""
     names = {"modality": "vision", "task": "classification"}
     return {
         "parameters": [value.detach() for value in client.model.parameters()],

@@ -106,12 +106,12 @@ class Client:
 
     @property
     def recipe(self) -> Recipe | None:
-        """How it trained, if it took several steps."""
+        """Its local training, if it took several steps."""
         return self.shared.recipe if isinstance(self.shared, Update) else None
 
     @property
     def change(self) -> dict[str, torch.Tensor]:
-        """What it shares, as peers take it: the gradient, or weights after minus weights before."""
+        """Its message, as peers take it: the gradient, or weights after minus weights before."""
         if isinstance(self.shared, Update):
             return {name: self.shared.after[name] - v for name, v in self.shared.before.items()}
         return dict(self.shared)

@@ -65,7 +65,7 @@ class LeakPro:
 
 
 def _observed(client: Client) -> Any:
-    """What its server sees of a client."""
+    """Observations of its server."""
     recipe = client.recipe
     settings = import_module(f"{BLOCKS}.training_simulator").TrainingSettings(
         epochs=1 if recipe is None else recipe.epochs,

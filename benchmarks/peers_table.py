@@ -83,7 +83,7 @@ def _best(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ahead(own: pd.DataFrame, best: pd.DataFrame, case: Case) -> Row:
-    """How far our best method is ahead of this one, on the images that both gave."""
+    """Lead of our best method over this one, on the images that both gave."""
     if case.infers or not len(best):
         return {"best": ""}
     first = best.iloc[0]

@@ -1,4 +1,4 @@
-"""What the comparison asks of a tool, and how gradleak answers."""
+"""Interface of a tool in the comparison, and gradleak's answers."""
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType

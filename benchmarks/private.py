@@ -1,4 +1,4 @@
-"""What deployed defences leave to attackers, and the ε that they stand for."""
+"""Leakage under deployed defences, and the ε that they stand for."""
 
 from __future__ import annotations
 

@@ -58,7 +58,8 @@ class Runs:
         """Means over runs with intervals of 95 % (Student's t), by some of the keys.
 
         Columns: the keys, ``n`` attempted, ``n_ok``, and for PSNR (dB) and SSIM the mean and the
-        ends of its interval over the runs that gave images; mean CPU ``seconds``.
+        ends of its interval over the runs that gave images; ``own``, the share of these that the
+        attack itself gave, where it has others to fall back on; mean CPU ``seconds``.
         """
         out = []
         for values, group in pd.DataFrame(self.rows).groupby(list(by), sort=False):
@@ -70,6 +71,9 @@ class Runs:
                 low, high = interval_of_mean(numbers, log=False, level=LEVEL)
                 row[metric] = numbers.mean() if len(numbers) else np.nan
                 row |= {f"{metric}_low": low, f"{metric}_high": high}
+            # Gauss-Newton's image may be kept where a closed form's does not explain an update.
+            if "attack" in row and "answered" in ok and len(ok):
+                row["own"] = float((ok["answered"] == row["attack"]).mean())
             out.append(row | {"seconds": group["seconds"].astype(float).mean()})
         return pd.DataFrame(out)
 

@@ -388,13 +388,6 @@ def test_the_page_runs_as_it_stands(capsys):
     assert set(re.findall(r"^\| `(\w+)` \|", attacks, re.MULTILINE)) == set(ATTACKS)
 
 
-def test_labels_of_a_batch_are_inferred_on_a_chain_too():
-    model, labels = chain_of(nn.Tanh), [1, 3, 3]
-    shared = gradleak.capture(model, torch.rand(3, *SHAPE), labels)
-    found = gradleak.invert(shared, model, SHAPE, "inverting_gradients", batch=3, iterations=2)
-    assert sorted(found.labels) == labels
-
-
 def test_help_shows_all_of_it():
     assert set(dir(gradleak)) >= {"capture", "invert", "rank", "defend", "score", "poison", "audit"}
     for name in gradleak.__all__:

@@ -54,6 +54,11 @@ def inputs_of_norms(model, images):
     }
 
 
+def searched(update, model, **more):
+    """Inverting Gradients on the batch."""
+    return gradleak.invert(update, model, SHAPE, "inverting_gradients", labels=LABELS, **more)
+
+
 def known(model, source, update=None, proxy=None):
     read = read_network(model, SHAPE, loss="cross_entropy", mode="training")
     return known_statistics(read, source, update, proxy)
@@ -94,16 +99,7 @@ def test_a_search_takes_them_and_tells_its_threat_model(images, source, letter):
     model = network()
     update = gradleak.capture(model, images, LABELS, recipe=gradleak.Recipe(rate=0.1))
     proxy = torch.rand(4, *SHAPE) if source == "proxy" else None
-    found = gradleak.invert(
-        update,
-        model,
-        SHAPE,
-        "inverting_gradients",
-        labels=LABELS,
-        norms=source,
-        proxy=proxy,
-        iterations=2,
-    )
+    found = searched(update, model, norms=source, proxy=proxy, iterations=2)
     assert found.threat == letter and found.images.shape == images.shape
 
 
@@ -113,16 +109,7 @@ def test_known_statistics_draw_the_images_to_them(images):
     true = inputs_of_norms(model, images)
 
     def apart(weight):
-        found = gradleak.invert(
-            update,
-            model,
-            SHAPE,
-            "inverting_gradients",
-            labels=LABELS,
-            norms="inferred",
-            iterations=60,
-            statistics=weight,
-        )
+        found = searched(update, model, norms="inferred", iterations=60, statistics=weight)
         own = inputs_of_norms(model, found.images)
         return sum(np.sum((own[n][i] - true[n][i]) ** 2) for n in true for i in (0, 1))
 

@@ -83,6 +83,7 @@ def test_local_training_has_each_attack_that_applies(data, tmp_path, small):
     assert (adam["n_ok"] == 0).all() and len(adam) > 0
 
 
+@pytest.mark.filterwarnings("ignore:Optimal order is the smallest alpha")
 def test_private_tells_epsilon_beside_what_is_read(data, tmp_path, small):
     found = studies.make("private", data, data, tmp_path, AMOUNTS)
     assert (found["n"] == 1).all() and set(found["defence"]) == {d for d, _, _ in private.DEFENCES}

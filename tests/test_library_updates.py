@@ -365,3 +365,23 @@ def test_drift_tells_how_far_the_steps_moved_the_gradient():
     assert found(1e-4) < 0.01 < found(0.1)
     shared = gradleak.capture(model, images, [2])
     assert gradleak.invert(shared, model, SHAPE).drift == 0.0
+
+
+def test_labels_of_a_batch_are_inferred_on_a_chain_too():
+    model, labels = chain_of(), [1, 3, 3]
+    shared = gradleak.capture(model, torch.rand(3, *SHAPE), labels)
+    found = gradleak.invert(shared, model, SHAPE, "inverting_gradients", batch=3, iterations=2)
+    assert sorted(found.labels) == labels
+    free = {"batch": 3, "iterations": 2, "label": "unknown"}
+    assert gradleak.invert(shared, model, SHAPE, "dlg", **free).labels == ()
+
+
+def test_numbers_may_be_numpy_s():
+    model, images = chain_of(), torch.rand(1, *SHAPE)
+    recipe = gradleak.Recipe(rate=np.float32(0.1), epochs=np.int64(1))
+    update = gradleak.capture(model, images, [2], recipe=recipe)
+    given = update.before, update.after, recipe, np.int64(1)
+    found = gradleak.invert(
+        gradleak.Update(*given), model, SHAPE, seed=np.int64(3), high=np.float32(1.0)
+    )
+    assert psnr(images, found) > 40

@@ -1,1 +1,1 @@
-"""What connects the library with other frameworks, each an optional dependency."""
+"""Connections of the library with other frameworks, which are optional dependencies."""

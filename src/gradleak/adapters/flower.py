@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -117,14 +118,14 @@ class LeakageAudit:
         """Let the client train, attack what it returns, and return that."""
         if message.metadata.message_type.split(".")[0] != TRAIN:
             return call_next(message, context)
-        before = _arrays(message)
+        # An audit must not end a client's training. What was sent may be trained in place.
+        before: dict[str, torch.Tensor] = {}
+        with _survived():
+            before = _arrays(message)
         reply = call_next(message, context)
         if not reply.has_error():
-            # An audit must not end a client's training.
-            try:
+            with _survived():
                 self._audit(before, message, context, reply)
-            except Exception as error:
-                LOG.warning("The update was not audited: %s", first_line(error))
         return reply
 
     def _audit(
@@ -239,6 +240,15 @@ class LeakageAudit:
         rest = old[(old[keys] != pd.Series({key: row[key] for key in keys})).any(axis=1)]
         new = pd.DataFrame([row])
         write_csv(path, new if rest.empty else pd.concat([rest, new], ignore_index=True))
+
+
+@contextmanager
+def _survived() -> Iterator[None]:
+    """Log whatever goes wrong, and go on."""
+    try:
+        yield
+    except Exception as error:
+        LOG.warning("The update was not audited: %s", first_line(error))
 
 
 def _arrays(message: Any) -> dict[str, torch.Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
+from numbers import Integral, Real
 from typing import Literal, get_args
 
 import torch
@@ -35,7 +36,7 @@ class Recipe:
         whole = {key: value for key, value in whole.items() if value is not None}
         real = {key: getattr(self, key) for key in ("rate", "momentum")}
         for key, value in {**whole, **real}.items():
-            kind, words = (int, "a whole number") if key in whole else (int | float, "a number")
+            kind, words = (Integral, "a whole number") if key in whole else (Real, "a number")
             if isinstance(value, bool) or not isinstance(value, kind):
                 raise ConfigError(f"{key}: give {words}, not {value!r}.")
         rules = (

@@ -181,7 +181,7 @@ class Attacker:
     @property
     def _known(self) -> tuple[int, ...] | None:
         """Labels that were given, or those of a batch, which searches on chains do not infer."""
-        infers = self.batch > 1 and isinstance(self.attack, ManyAttack)
+        infers = self.batch > 1 and isinstance(self.attack, ManyAttack) and self.attack.needs_labels
         return self.shared.labels(self.batch) if self.labels is None and infers else self.labels
 
     @property

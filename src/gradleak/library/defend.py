@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -77,7 +77,8 @@ def defend(
     -------
     dict or Update
         Of the kind of `shared`: a tensor of each parameter's shape by its name, or an update whose
-        weights after training are changed. Buffers stay as they are.
+        weights after training are changed; ``percentile_privacy`` and ``local_dp`` change running
+        statistics with them, as their frameworks do.
 
     Raises
     ------
@@ -94,9 +95,9 @@ def defend(
         )
     given = named_gradient(shared, model)
     if defence in OF_IMAGES:
-        network, batch, truth = _batch(defence, model, images, labels, loss, mode)
+        batch = _batch(defence, model, images, labels, loss, mode)
         of_images = _of_chain if defence == "soteria" else _of_each
-        found = of_images(chosen, network, given, batch, truth, seed)
+        found = of_images(chosen, batch, given, seed)
     else:
         nobody = Client(Chain(type(model).__name__, (1, 1, 1), ()), {}, np.empty(0), np.empty(0))
         found = chosen.apply(nobody, given, seed)
@@ -148,28 +149,30 @@ def _chosen(name: str, settings: dict[str, Any]) -> Defence:
         raise ConfigError(f"{name}: {sentence(error, kind)}") from error
 
 
+class _Batch(NamedTuple):
+    """A client's network, images and labels."""
+
+    network: OwnNetwork
+    images: np.ndarray
+    labels: np.ndarray
+
+
 def _batch(
     defence: str, model: nn.Module, images: Any, labels: Any, loss: str, mode: str
-) -> tuple[OwnNetwork, np.ndarray, np.ndarray]:
-    """Return the network and the client's images and labels, checked."""
+) -> _Batch:
+    """Check the network and the client's images and labels."""
     if images is None or labels is None:
         raise ConfigError(f"images, labels: {defence} looks at the client's batch; give both.")
     if len(shape := getattr(images, "shape", ())) != 4:
         raise ConfigError("images: give a batch (K, C, H, W), as a tensor or an array.")
     network = read_network(model, shape[1:], loss=loss, mode=mode)
     batch = image_batch(images, network)
-    return network, batch, label_batch(labels, network, len(batch))
+    return _Batch(network, batch, label_batch(labels, network, len(batch)))
 
 
-def _of_chain(
-    defence: Defence,
-    network: OwnNetwork,
-    given: Arrays,
-    images: np.ndarray,
-    labels: np.ndarray,
-    seed: int,
-) -> Arrays:
+def _of_chain(defence: Defence, batch: _Batch, given: Arrays, seed: int) -> Arrays:
     """Apply a defence that needs the layers, by names and shapes of the chain."""
+    network, images, labels = batch
     chain = network.chain
     assert network.converted is not None
     before, names = network.converted.before, network.converted.names
@@ -179,15 +182,9 @@ def _of_chain(
     return {names[own]: value.reshape(given[names[own]].shape) for own, value in found.items()}
 
 
-def _of_each(
-    defence: Defence,
-    network: OwnNetwork,
-    given: Arrays,
-    images: np.ndarray,
-    labels: np.ndarray,
-    seed: int,
-) -> Arrays:
+def _of_each(defence: Defence, batch: _Batch, given: Arrays, seed: int) -> Arrays:
     """Apply a defence that needs the gradient of each image."""
+    network, images, labels = batch
     module = network.module
     mixed = [
         name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -144,17 +145,17 @@ def invert(
 def _batch(batch: int | None, labels: np.ndarray | None) -> int:
     if batch is None:
         return 1 if labels is None else len(labels)
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+    if isinstance(batch, bool) or not isinstance(batch, Integral) or batch < 1:
         raise ConfigError(f"batch: give the number of images, 1 or more, not {batch!r}.")
-    return batch
+    return int(batch)
 
 
 def check_numbers(low: Any, high: Any, seed: Any = 0) -> None:
     """Raise `ConfigError` unless low < high are numbers, and a seed is a whole number."""
     for key, value in (("low", low), ("high", high)):
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, Real):
             raise ConfigError(f"{key}: give a number, not {value!r}.")
     if not low < high:
         raise ConfigError(f"low, high: {low:g} is not below {high:g}; correct them.")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
         raise ConfigError(f"seed: give a whole number, 0 or more, not {seed!r}.")

@@ -1,4 +1,4 @@
-"""What an attacker knows of the statistics of a client's batch norms."""
+"""Statistics of a client's batch norms, as far as an attacker knows them."""
 
 from __future__ import annotations
 

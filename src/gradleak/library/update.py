@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ class Update:
         for key, one in [("recipe", self.recipe), *(("candidates", one) for one in recipes)]:
             if not isinstance(one, Recipe):
                 raise ConfigError(f"{key}: give a gradleak.Recipe, not {one!r}.")
-        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
+        if isinstance(self.count, bool) or not isinstance(self.count, Integral) or self.count < 1:
             raise ConfigError(
                 f"count: give the number of the client's images, 1 or more, not {self.count!r}."
             )

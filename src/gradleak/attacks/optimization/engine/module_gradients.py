@@ -114,7 +114,7 @@ class ModuleGradients(Placed):
 
     @property
     def apart(self) -> Tensor:
-        """How far the norms' inputs of the last call are from known statistics (`Watch`)."""
+        """Distance of the norms' inputs in the last call from known statistics (`Watch`)."""
         return self._watch.apart()
 
     @property
