@@ -21,12 +21,13 @@ figures/% results/%: $(READY) FORCE
 setup: $(READY)
 
 # The marker is written last, so that an interrupted set-up is done again. What builds packages
-# without a wheel is installed first, so that pip need not fetch it unchecked.
+# without a wheel is installed first, so that pip need not fetch it unchecked. The lock is complete,
+# and pip 23, which venv brings, would look in vain for the extra of a pinned package: --no-deps.
 $(READY): requirements.lock envs/build.lock pyproject.toml
 	@$(PYTHON) envs/supported.py
 	$(PYTHON) -m venv .venv
 	$(PIP) --require-hashes -r envs/build.lock
-	$(PIP) --no-build-isolation --require-hashes -r requirements.lock
+	$(PIP) --no-deps --no-build-isolation --require-hashes -r requirements.lock
 	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
@@ -37,7 +38,7 @@ wheels:
 	$(PYTHON) -m venv .venv/fetch
 	.venv/fetch/bin/python -m pip install --quiet --require-hashes -r envs/build.lock
 	.venv/fetch/bin/python -m pip download --quiet --require-hashes -r envs/build.lock -d "$(WHEELS)"
-	.venv/fetch/bin/python -m pip download --quiet --no-build-isolation --require-hashes -r requirements.lock -d "$(WHEELS)"
+	.venv/fetch/bin/python -m pip download --quiet --no-deps --no-build-isolation --require-hashes -r requirements.lock -d "$(WHEELS)"
 	rm -rf .venv/fetch
 
 lint: $(READY) lock-check

@@ -55,16 +55,18 @@ def post_deploy(lock: str) -> str:
         "# Snakemake puts this file beside the environment. Where that could not be activated,\n"
         "# `python` would be another one.\n"
         'python="${0%.post-deploy.sh}/bin/python"\n'
-        "# First what builds packages without a wheel: pip would fetch it unchecked.\n"
+        "# First what builds packages without a wheel: pip would fetch it unchecked. The lock is\n"
+        "# complete, and pip 23 would look in vain for the extra of a pinned package.\n"
         f"{install} --require-hashes -r /dev/stdin <<'END'\n{build_lock(lock)}END\n"
-        f"{install} --no-build-isolation --require-hashes -r /dev/stdin <<'END'\n"
+        f"{install} --no-deps --no-build-isolation --require-hashes -r /dev/stdin <<'END'\n"
         f"{pinned}END\n"
     )
 
 
-STEPS = """\
-pip install --no-cache-dir --require-hashes -r /opt/gradleak/build.lock
-pip install --no-cache-dir --no-build-isolation --require-hashes -r /opt/gradleak/requirements.lock
+INSTALL = "pip install --no-cache-dir"
+STEPS = f"""\
+{INSTALL} --require-hashes -r /opt/gradleak/build.lock
+{INSTALL} --no-deps --no-build-isolation --require-hashes -r /opt/gradleak/requirements.lock
 """
 REBUILD = "# No result and no source is copied: jobs find the package in the checkout.\n"
 

@@ -16,15 +16,12 @@ from gradleak.adapters import opacus as budget
 from gradleak.adapters.flower import LeakageAudit
 from gradleak.errors import ConfigError
 
-# Flower is no part of the lock: its extra of SQLAlchemy is one that pip 23 does not find pinned.
-FLOWER = "needs pip install 'gradleak[flower]'"
 EXAMPLE = ROOT / "examples/flower_client.py"
 
 
 @pytest.fixture
 def played(tmp_path, monkeypatch, capsys):
     """What the example's client leaves behind after two rounds."""
-    pytest.importorskip("flwr", reason=FLOWER)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE)])
     runpy.run_path(str(EXAMPLE), run_name="__main__")
@@ -45,7 +42,6 @@ class Records:
     """A client in the test's own process, whose training can be replaced."""
 
     def __init__(self, model, metrics=None, names=None):
-        pytest.importorskip("flwr", reason=FLOWER)
         from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
         from flwr.supercore.task_identity import TaskIdentity
 
@@ -113,7 +109,6 @@ def test_what_cannot_be_attacked_is_told_in_the_table(tmp_path, wrong, words):
 
 
 def test_a_mod_listed_first_sees_what_local_dp_sends(tmp_path):
-    pytest.importorskip("flwr", reason=FLOWER)
     from flwr.clientapp.mod import LocalDpMod
 
     model, noisy = model_of(), LocalDpMod(1.0, 0.1, 1.0, 1e-5)

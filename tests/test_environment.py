@@ -84,7 +84,8 @@ def test_every_install_asks_for_hashes():
             own = command.endswith("--no-deps --no-build-isolation -e .")
             assert own or "--require-hashes" in command, f"{place}: {command}"
             builders = "build.lock" in command or command == BUILDERS_FIRST
-            assert own or builders or "--no-build-isolation" in command, f"{place}: {command}"
+            whole = "--no-deps --no-build-isolation --require-hashes" in command
+            assert own or builders or whole, f"{place}: {command}"
     assert found >= 11
 
 
@@ -114,6 +115,12 @@ def test_this_environment_has_the_locked_versions():
         assert found in wanted.specifier, f"{wanted.name} is {found}; run `make setup`"
         checked += 1
     assert checked > 100
+
+
+def test_the_lock_has_whatever_its_packages_need():
+    """It is installed without a look at what they need."""
+    done = run(sys.executable, "-m", "pip", "check")
+    assert done.returncode == 0, done.stdout
 
 
 def pip(folder, *arguments):
@@ -146,7 +153,8 @@ def test_the_steps_of_the_container_and_conda_s_list_resolve(tmp_path, monkeypat
     assert done.returncode == 0, done.stderr
     found = hashes()
     assert len(found) > 100
-    pip(env, "--no-build-isolation", "--require-hashes", "-r", LOCK)  # second step of the image
+    # The second step of the image.
+    pip(env, "--no-deps", "--no-build-isolation", "--require-hashes", "-r", LOCK)
     assert hashes() == found
     for part in PIP_PART:
         wrong = re.sub(r"sha256:\w{9}", "sha256:012345678", part)
@@ -248,7 +256,7 @@ def test_conda_s_environment_gets_the_packages_of_the_lock(
     assert (tree / DIGITS).is_file() and (conda / "ran").exists() == activated
     _, *asked = re.split(r"^> -m pip install (.*)\n", (conda / "asked").read_text(), flags=re.M)
     hashes = "--require-hashes -r /dev/stdin"
-    assert asked[::2] == [hashes, f"--no-build-isolation {hashes}"]
+    assert asked[::2] == [hashes, f"--no-deps --no-build-isolation {hashes}"]
     assert asked[1::2] == PIP_PART
 
 

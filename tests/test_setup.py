@@ -143,9 +143,7 @@ def test_the_documented_command_locks_every_extra():
     """Without one of them its packages would be dropped from the lock."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
     (command,) = re.findall(r"`(uv pip compile [^`]+)`", text)
-    # pip 23, which venv brings, does not find the extra of SQLAlchemy that Flower needs in a lock.
-    left_out = {"flower"}
-    extras = {n: v for n, v in PROJECT["optional-dependencies"].items() if n not in left_out}
+    extras = PROJECT["optional-dependencies"]
     assert set(re.findall(r"--extra (\w+)", command)) == set(extras)
     text = (ROOT / "requirements.lock").read_text()
     locked = set(re.findall("^[a-z0-9][^=; ]*", text, re.MULTILINE))
