@@ -22,7 +22,7 @@ EXACT: Methods = {
     LEAKPRO: ("idlg",),
 }
 COSINE: Methods = {
-    OURS: ("inverting_gradients", "inverting_gradients_smooth"),
+    OURS: ("inverting_gradients", "inverting_gradients_paper"),
     BREACHING: ("invertinggradients", "modern"),
     LEAKPRO: ("inverting_gradients",),
 }

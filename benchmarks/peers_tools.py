@@ -29,16 +29,16 @@ KINDS = MappingProxyType(
         "gauss_newton": GaussNewton,
         "dlg": Dlg,
         "inverting_gradients": InvertingGradients,
-        "inverting_gradients_smooth": InvertingGradients,
+        "inverting_gradients_paper": InvertingGradients,
         "surrogate": InvertingGradients,
     }
 )
-# Methods that are an attack with other settings: R-GAP as its paper has it, and Inverting Gradients
-# with breaching's weight of total variation.
+# Methods that are an attack as its paper has it; the weight of total variation is that of the
+# authors' library.
 SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "rgap_plain": {"attack": "rgap", "rows": "plain"},
-        "inverting_gradients_smooth": {"attack": "inverting_gradients", "tv": 0.2},
+        "inverting_gradients_paper": {"attack": "inverting_gradients", "tv": 0.1},
     }
 )
 

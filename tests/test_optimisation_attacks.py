@@ -280,6 +280,54 @@ def test_total_variation_smooths():
     assert sum(next(parts)) < 0.5 * sum(next(parts))
 
 
+class ByBranches(InvertingGradients):
+    only_branches = True
+
+
+def test_balanced_steps_go_along_both_gradients_under_both_engines():
+    target = view_of(image(SMALL, 0))
+    settings = {"balance": 0.5, "precision": "float64", "start": "gray"}
+    found = [
+        run(kind(iterations=60, **settings), target) for kind in (InvertingGradients, ByBranches)
+    ]
+    np.testing.assert_allclose(*(one.images for one in found), atol=1e-9)
+    assert (
+        len(found[0].trace) == 60 and found[0].loss == found[0].trace[-1]
+    )  # the last point counts
+    assert found[0].loss == pytest.approx(distance_of(target, found[0].images), rel=1e-6)
+    # A second step goes by both: without total variation it is another, and `tv` is none of it.
+    two = [
+        run(InvertingGradients(iterations=2, **settings | more), target).images
+        for more in ({}, {"tv": 10.0}, {"balance": 0.0})
+    ]
+    np.testing.assert_array_equal(two[0], two[1])
+    assert np.abs(two[0] - two[2]).max() > 1e-3
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.02])
+def test_one_balance_does_for_networks_that_an_image_moves_more_or_less(scale):
+    first = f"{SMALL.layers[0].name}.weight"
+    weights = steep(SMALL)
+    weights[first] = scale * weights[first]
+    target = view(SMALL, image(SMALL, 0), weights=weights)
+    settings = {"iterations": 300, "precision": "float64"}
+    balanced = run(InvertingGradients(balance=0.5, start="gray", **settings), target)
+    weighted = run(InvertingGradients(tv=0.01, **settings), target)
+    assert error(balanced, image(SMALL, 0)) < 1e-3 < 0.01 < error(weighted, image(SMALL, 0))
+
+
+def test_a_gray_start_is_near_the_middle_and_rates_fall():
+    settings = {"start": "gray", "iterations": 1}
+    for low, high in ((-0.5, 0.5), (0.0, 255.0)):
+        own = replace(view_of(image(SMALL, 0)), low=low, high=high)
+        begin = (run(InvertingGradients(**settings), own).images - low) / (high - low)
+        assert abs(begin.mean() - 0.5) < 0.05 and 0.05 < begin.std() < 0.15
+    rates = InvertingGradients(rate=0.2, balance=0.5, iterations=4)._rates()
+    np.testing.assert_allclose(rates, 0.1 + 0.1 * np.cos(np.pi * np.arange(4) / 4))
+    falling = InvertingGradients(rate=1.0, iterations=8)._rates()
+    np.testing.assert_allclose(falling, [1, 1, 1, 0.1, 0.1, 0.01, 0.01, 0.001])
+
+
 def test_the_benchmark_counts_successes_of_both():
     targets = np.stack([image(SMALL, seed) + 0.5 for seed in range(2)])
     given = Network(SMALL, steep(SMALL), targets, np.array([1, 2]), (0.0, 1.0))

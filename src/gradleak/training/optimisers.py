@@ -6,6 +6,8 @@ import torch
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
+BETA2 = 0.999  # torch.optim.Adam's default decay of second moments
+
 
 class Sgd:
     """Stochastic gradient descent with momentum, bit-identical to the step of `torch.optim.SGD`.
@@ -52,14 +54,15 @@ def adam_step(
     slopes: Sequence[torch.Tensor],
     state: Sequence[Sequence[torch.Tensor]],
     rate: float,
+    beta2: float = BETA2,
 ) -> None:
     """Update `values` in place along gradients `slopes`, with torch.optim.Adam's default settings.
 
     `state` holds first and second moments, shaped as `values`, and the number of steps taken, ();
-    all 0 at first. `rate` is the learning rate.
+    all 0 at first. `rate` is the learning rate, `beta2` the decay of the second moments.
     """
     first, second, steps = map(list, state)
     adam(
-        list(values), list(slopes), first, second, [], steps, lr=rate, beta1=0.9, beta2=0.999,
+        list(values), list(slopes), first, second, [], steps, lr=rate, beta1=0.9, beta2=beta2,
         eps=1e-8, weight_decay=0.0, amsgrad=False, maximize=False,
     )  # fmt: skip

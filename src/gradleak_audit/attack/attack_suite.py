@@ -6,6 +6,7 @@ from typing import Any
 
 from gradleak.attacks.base import Attack, ManyAttack
 from gradleak.attacks.mkor.attack import estimate_for
+from gradleak.attacks.optimization.inverting import BALANCED
 from gradleak.attacks.runner import build
 from gradleak.errors import ConfigError
 from gradleak.models.chain import Chain
@@ -24,8 +25,6 @@ AGAINST = {"lock": UNLOCK, "soteria": MASKED}
 # passes (each takes about two forward and backward passes); parameters are read and written as
 # often.
 PASSES = 4
-# Weight of total variation: the best of six on images attacked nowhere else (docs/rgap.md).
-VARIATION = 0.01
 # Lower bound on steps in large networks.
 LEAST = 10
 
@@ -94,7 +93,7 @@ def menu(scale: str, multiply_adds: int, parameters: int) -> dict[str, Entry]:
     # Shared gradients are float32; nothing below its precision is reliable.
     second: dict[str, Any] = {"iterations": amounts.second, "target": 1e-6}
     second["precondition"] = amounts.precondition
-    search = {"method": SEARCH, "iterations": steps, "tv": VARIATION, "rate": 0.1}
+    search = {"method": SEARCH, "iterations": steps, **BALANCED}
     rows: dict[str, tuple[str, str, dict[str, Any]]] = {
         CLOSED: (
             "R-GAP, a closed form",
@@ -123,7 +122,8 @@ def menu(scale: str, multiply_adds: int, parameters: int) -> dict[str, Entry]:
         ),
         SEARCH: (
             "Inverting Gradients, a search",
-            f"{steps} steps{cut} of Adam on signs from noise, total variation {VARIATION:g}",
+            f"{steps} steps{cut} from gray noise, by Adam along gradients of distance and total "
+            f"variation, as 1 to {BALANCED['balance']:g}",
             search,
         ),
         MASKED: (

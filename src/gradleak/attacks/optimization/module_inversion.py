@@ -16,7 +16,7 @@ from gradleak.attacks.optimization.engine.module_gradients import (
     ModuleMembers,
     ModuleView,
 )
-from gradleak.attacks.optimization.optimization_attack import Search
+from gradleak.attacks.optimization.optimization_attack import Search, noise
 from gradleak.client.capture import DTYPES, pick_device
 from gradleak.client.gradient_checks import check_gradient
 from gradleak.errors import NumericsError
@@ -44,9 +44,7 @@ def _one(attack: Search, view: ModuleView, seed: int) -> Reconstruction:
     if start is None:
         shape = 1, len(labels), *known.chain.input
         chance = np.random.default_rng((seed, 0))
-        start = chance.standard_normal(shape)
-        if attack.start == "uniform":
-            start = chance.uniform(known.low, known.high, shape)
+        start = noise(attack.start, chance, shape, (known.low, known.high))
     norm = np.sqrt(sum(np.sum(v.astype(np.float64) ** 2) for v in known.gradients.values()))
     shared = {name: value.astype(np.float64) / norm for name, value in known.gradients.items()}
     targets, scale = network.targets([shared]), network.tensor(np.array([1.0 / norm]))

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
     from gradleak.attacks.optimization.engine.search_batch import Best, Members
 
-Start = Literal["normal", "uniform", "reconstruction", "class"]
+Start = Literal["normal", "uniform", "gray", "reconstruction", "class"]
+NOISE = ("normal", "uniform", "gray")
+# Deviation of a gray start from the middle of the input range, relative to the range.
+GRAY = 0.1
 Lock = Literal["guess", "fit"]
 Share = Annotated[float, Field(ge=0)]
 # Number of objective values kept for each run.
@@ -49,8 +52,9 @@ class Search(ManyAttack):
     starts: Draws = 1  # restarts per gradient; no more than are given without noise
     images: AmountOrName | None = None  # attack only this many images of a gradient file
     precision: Precision = "float32"
-    # N(0, 1), uniform over the input range, or given with the view: another attack's reconstruction
-    # or images of the same class. Restart i then uses given image i, cyclically.
+    # N(0, 1), uniform over the input range, its middle with little noise, or given with the view:
+    # another attack's reconstruction or images of the same class. Restart i then uses given image
+    # i, cyclically.
     start: Hidden[Start] = "normal"
     # Deviation of normal noise added to given starts, relative to the root mean square of the
     # start, since twins may be dark.
@@ -144,17 +148,14 @@ class Search(ManyAttack):
         check_gradient(view.chain, view.gradients)
         labels = None if self.label_unknown else known_labels(view)
         size = (view.batch, *view.chain.input)
-        given = None if self.start in ("normal", "uniform") else self._given(view, size)
+        given = None if self.start in NOISE else self._given(view, size)
         count = self.starts
         if given is not None and not self.start_noise:
             count = min(count, len(given))
         images, logits = np.empty((count, *size)), np.empty((count, view.batch, view.chain.classes))
         for i in range(count):
             draw = np.random.default_rng((seed, i))
-            if self.start == "uniform":
-                images[i] = draw.uniform(view.low, view.high, size)
-            else:
-                images[i] = draw.standard_normal(size)
+            images[i] = noise(self.start, draw, size, (view.low, view.high))
             if given is not None:
                 begin = given[i % len(given)]
                 size_of_start = float(np.sqrt(np.mean(begin**2)))
@@ -324,6 +325,17 @@ def known_labels(view: AttackerView) -> tuple[int, ...]:
         if view.batch == 1 and bias is not None and view.labels[0] * bias[0] > 0:
             raise contradiction(view.labels[0])
     return view.labels
+
+
+def noise(
+    start: Start, draw: np.random.Generator, size: tuple[int, ...], bounds: tuple[float, float]
+) -> np.ndarray:
+    """Draw an array of `size` that a search starts from: N(0, 1) unless `start` says otherwise."""
+    low, high = bounds
+    if start == "uniform":
+        return draw.uniform(low, high, size)
+    found = draw.standard_normal(size)
+    return (low + high) / 2 + GRAY * (high - low) * found if start == "gray" else found
 
 
 def variation(images: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
