@@ -35,6 +35,15 @@ def unreadable(reading):
     return [layer for layer in reading.layers if layer.unreadable]
 
 
+SMALL = (3, 8, 8)
+
+
+def pooled(pool, inputs):
+    return layers(
+        *HEAD, pool, nn.Conv2d(4, 4, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(inputs, 5)
+    )()
+
+
 def log_softmax():
     return Steps(after=lambda z: functional.log_softmax(z, 1))
 
@@ -48,29 +57,28 @@ CHAINS = {
     "resnet18": (audited.resnet18, (3, 32, 32)),
     "resnet50": (lambda: models.resnet50(num_classes=10), (3, 64, 64)),
     "vgg16": (lambda: models.vgg16(num_classes=10), (3, 224, 224)),
+    "pool_of_3": (lambda: pooled(nn.MaxPool2d(3), 4 * 2 * 2), SMALL),
+    "pool_with_rest": (lambda: pooled(nn.MaxPool2d(2, 3), 4 * 2 * 2), (3, 9, 9)),
+    "pool_of_odd_size": (lambda: pooled(nn.AvgPool2d(2), 4 * 3 * 3), (3, 9, 9)),
+    "mean_with_padding": (lambda: pooled(nn.AvgPool2d(3, 2, 1), 4 * 3 * 3), SMALL),
+    "adaptive_mean": (lambda: pooled(nn.AdaptiveAvgPool2d(2), 4 * 2 * 2), SMALL),
 }
-SMALL = (3, 8, 8)
 POOLED = "^2 is the last layer with weights, .*: its pool follows it"
-ODD = "^Layer 2 gives 5x5, which a pool of 2x2 does not divide[.]$"
 NO_CHAINS = [
     (audited.two_branches, (3, 16, 16), "coarse is on a branch of its own"),
     (audited.vit, (3, 16, 16), "reshape .* does more than flatten"),
     (audited.pre_activation, SMALL, "a is taken by relu and by add"),
     (models.mobilenet_v2, (3, 32, 32), "ReLU6"),
+    (models.alexnet, (3, 224, 224), "drops values of something else"),
     (models.densenet121, (3, 32, 32), "cat .* no step of a chain"),
-    (models.alexnet, (3, 224, 224), "another pool"),
     (layers(nn.Flatten(), nn.Linear(12, 2), nn.Softmax(1)), (3, 2, 2), "Softmax"),
     (layers(*HEAD, nn.Conv2d(4, 5, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()), SMALL, POOLED),
-    (
-        layers(*HEAD, nn.Conv2d(4, 4, 2), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 2)),
-        SMALL,
-        ODD,
-    ),
-    (
-        layers(nn.Conv2d(3, 2, 1), nn.AvgPool2d(3, 1, 1), nn.Flatten(), nn.Linear(8, 2)),
-        (3, 2, 2),
-        "another pool",
-    ),
+    (partial(pooled, nn.MaxPool2d(2, dilation=2), 16), SMALL, "another pool"),
+    (partial(pooled, nn.MaxPool2d(4, ceil_mode=True), 16), SMALL, "another pool"),
+    (partial(pooled, nn.MaxPool2d((2, 1)), 4 * 3 * 6), SMALL, "another pool"),
+    (partial(pooled, nn.AvgPool2d(2, divisor_override=3), 36), SMALL, "another pool"),
+    (partial(pooled, nn.AvgPool2d(2, 2, 1, count_include_pad=False), 64), SMALL, "another pool"),
+    (partial(pooled, nn.AdaptiveAvgPool2d(4), 64), SMALL, "another pool"),
     (
         partial(Steps, lambda net, x: x * net.conv.bias.mean()),
         SMALL,

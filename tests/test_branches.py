@@ -74,6 +74,18 @@ def skips(classes=CLASSES):
     )
 
 
+def windows():
+    """Pools whose windows overlap, and that leave out a part of their input."""
+    return net(
+        conv(3, 3, 1, 1, activation="relu", norm="batch", pool="max:3:3:0"),
+        conv(4, 2, 1, 1, activation="tanh", pool="average:3:2:1"),
+        conv(4, 2, 1, 1, activation="sigmoid", pool="average:2:1:0"),
+        LinearSpec(CLASSES),
+        size=(3, 11, 14),
+        name="windows",
+    )
+
+
 def locked(chain, layers, activation, key=5):
     lock = Lock(key, Activation(activation))
     return Chain("locked", chain.input, with_lock(chain.specs, layers, lock))
@@ -93,6 +105,7 @@ CHAINS = {
     "bottleneck": bottleneck(),
     "lenet": lenet(),
     "skips": skips(),
+    "windows": windows(),
 }
 
 

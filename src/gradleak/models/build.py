@@ -12,8 +12,9 @@ from torch.nn import functional
 
 from gradleak.errors import ConfigError
 from gradleak.models.activations import Activation
-from gradleak.models.chain import POOL, Chain, ConvLayer, ConvPart, LinearLayer
+from gradleak.models.chain import Chain, ConvLayer, ConvPart, LinearLayer
 from gradleak.models.locks import KEY, names_of
+from gradleak.models.pools import window_of
 
 ACTIVATIONS = 2**28  # values stored for the backward pass of one part of a batch: 1 GiB in float32
 AT_A_TIME = 16  # largest number of channels that oneDNN computes at a time
@@ -35,9 +36,10 @@ def pooled(x: torch.Tensor, pool: str) -> torch.Tensor:
         return x
     if pool == "global":
         return x.mean((2, 3), keepdim=True)
-    if pool == "max3":
-        return functional.max_pool2d(x, 3, POOL, 1)
-    return functional.max_pool2d(x, POOL) if pool == "max" else functional.avg_pool2d(x, POOL)
+    window = window_of(pool)
+    assert window is not None
+    of = functional.max_pool2d if window.kind == "max" else functional.avg_pool2d
+    return of(x, window.side, window.stride, window.padding)
 
 
 class ChainModule(nn.Module):

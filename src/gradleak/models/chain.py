@@ -10,10 +10,10 @@ from typing import Any, Literal
 from gradleak.errors import ConfigError
 from gradleak.models.activations import Activation
 from gradleak.models.locks import Lock, Locked
+from gradleak.models.pools import BLOCKS, POOL, window_of
 from gradleak.operators.shape import ConvShape
 
 IDENTITY = Activation("identity")
-POOL = 2  # side of a pool's blocks, and its stride
 SKIP = "_skip"  # suffix of the name of a skip's projection, after that of the layer where it ends
 PaddingMode = Literal["zeros", "replicate"]
 SIZES = ("filters", "kernel", "stride", "padding")  # of a `ConvSpec`; a layer's are in its `shape`
@@ -60,10 +60,11 @@ class ConvLayer:
     differ in size, `projection` is the skip's 1x1 convolution ``{name}_skip``, with its own batch
     norm. `pool` (``none``, ``max`` or ``average``) takes 2x2 blocks of the activation's output,
     ``max3`` the largest of 3x3 windows at stride 2, padded by 1, ``global`` the mean of all
-    positions. `norm` is ``none`` or ``batch``: the linear output is normalised, then scaled and
-    shifted by ``{name}_norm``, with the batch's statistics in training and the running ones in
-    evaluation. With a `lock`, scale and shift come from a client's key instead, with a `skip_lock`
-    those of the projection's batch norm; a locked convolution has a batch norm whatever `norm` is.
+    positions, ``max:3:3:0`` windows of that side, stride and padding (`gradleak.models.pools`).
+    `norm` is ``none`` or ``batch``: the linear output is normalised, then scaled and shifted by
+    ``{name}_norm``, with the batch's statistics in training and the running ones in evaluation.
+    With a `lock`, scale and shift come from a client's key instead, with a `skip_lock` those of the
+    projection's batch norm; a locked convolution has a batch norm whatever `norm` is.
     """
 
     name: str
@@ -101,9 +102,8 @@ class ConvLayer:
         height, width = self.shape.output
         if self.pool == "global":
             return 1, 1
-        if self.pool == "max3":
-            return -(-height // POOL), -(-width // POOL)
-        return (height, width) if self.pool == "none" else (height // POOL, width // POOL)
+        window = window_of(self.pool)
+        return (height, width) if window is None else (window.count(height), window.count(width))
 
     @property
     def output(self) -> int:
@@ -226,7 +226,7 @@ class Chain:
             reason = str(error).removeprefix("convolution: ")
             raise self._error(f"convolution {len(sizes)}: {reason}") from error
         height, width = shape.output
-        if spec.pool in ("max", "average") and (height % POOL or width % POOL):
+        if spec.pool in BLOCKS and (height % POOL or width % POOL):
             raise self._error(
                 f"{name} gives {height}x{width}, which a pool of {POOL}x{POOL} does not divide; "
                 "choose another image size, stride or padding"

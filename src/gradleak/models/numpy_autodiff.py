@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradleak.errors import ConfigError
-from gradleak.models.chain import POOL, Chain, ConvLayer, Layer, LinearLayer
+from gradleak.models.chain import Chain, ConvLayer, Layer, LinearLayer
 from gradleak.models.losses import output_gradient
+from gradleak.models.pools import POOL
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.shape import ConvShape
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,6 @@ from gradleak.models.activations import Activation
 from gradleak.models.build import EPSILON, load
 from gradleak.models.chain import (
     IDENTITY,
-    POOL,
     SKIP,
     Chain,
     ConvSpec,
@@ -22,6 +20,7 @@ from gradleak.models.chain import (
     LinearSpec,
     PaddingMode,
 )
+from gradleak.models.pools import BLOCKS, GLOBAL, Kind, Window
 from gradleak.reading.fx_graph import ACTIVATIONS, ADDITIONS, DIVISIONS, Layer, Reading
 from gradleak.reading.gradients import passing
 from gradleak.reading.layer_names import told
@@ -336,26 +335,47 @@ def _pool_kind(layer: Layer) -> str | None:
     if adaptive and layer.output_shape == layer.input_shape:
         return None
     if (adaptive or layer.what in ("mean", torch.mean)) and layer.output_shape[1:] in ((1, 1), ()):
-        return "global"
-    known: dict[Any, str] = {}
-    if layer.what in (nn.AvgPool2d, functional.avg_pool2d):
-        side = layer.input_shape[1]
-        known = {(POOL, POOL, 0): "average"} | {(side, side, 0): "global"}
-    elif layer.what in (nn.MaxPool2d, functional.max_pool2d, torch.max_pool2d):
-        known = {(POOL, POOL, 0): "max", (3, POOL, 1): "max3"}
-    if known and (settings := _settings(layer)) in known:
-        return known[settings]
+        return GLOBAL
+    if adaptive and (shared := _divided(layer)):
+        return Window("average", shared, shared).pool
+    means = layer.what in (nn.AvgPool2d, functional.avg_pool2d)
+    if means or layer.what in (nn.MaxPool2d, functional.max_pool2d, torch.max_pool2d):
+        settings = _settings(layer, means=means)
+        if settings is not None:
+            return _pool_name("average" if means else "max", settings, layer.input_shape[1:])
     raise NotApplicable(
-        f"{layer} is another pool than 2x2, the largest of 3x3 at stride 2 with padding 1, or the "
-        "mean of all places."
+        f"{layer} is another pool than the largest or the mean of square windows, or the mean of "
+        "all places."
     )
 
 
-def _settings(layer: Layer) -> tuple[int, int, int] | None:
+def _pool_name(kind: Kind, settings: tuple[int, int, int], size: tuple[int, ...]) -> str:
+    side, stride, padding = settings
+    if kind == "average" and settings[::2] == (size[0], 0) and size[0] == size[1]:
+        return GLOBAL
+    window = Window(kind, side, stride, padding)
+    if window.pool in BLOCKS and any(window.loses(length) for length in size):
+        return f"{kind}:{side}:{stride}:{padding}"  # not as blocks, which divide an image
+    return window.pool
+
+
+def _divided(layer: Layer) -> int:
+    """Side of the blocks of an adaptive pool; 0 if they differ or overlap."""
+    (height, width), (down, across) = layer.input_shape[1:], layer.output_shape[1:]
+    same = height % down == width % across == 0 and height // down == width // across
+    return height // down if same else 0
+
+
+def _settings(layer: Layer, *, means: bool) -> tuple[int, int, int] | None:
     """Kernel, stride and padding of a pool; None if it is anisotropic or has other options."""
     kernel = layer.option("kernel_size", 1, None)
     found = kernel, layer.option("stride", 2, None) or kernel, layer.option("padding", 3, 0)
-    more = layer.option("dilation", 4, 1) not in (1, (1, 1)) or layer.option("ceil_mode", 5, False)
+    if means:
+        more = layer.option("ceil_mode", 4, False) or layer.option("divisor_override", 6, None)
+        more = more or not (layer.option("count_include_pad", 5, True) or found[2] in (0, (0, 0)))
+    else:
+        more = layer.option("dilation", 4, 1) not in (1, (1, 1))
+        more = more or layer.option("ceil_mode", 5, False)
     sides = [value if isinstance(value, tuple) else (value, value) for value in found]
     if more or any(down != across for down, across in sides):
         return None

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradleak.errors import ConfigError
-from gradleak.models.chain import POOL, Chain, ConvLayer
+from gradleak.models.chain import Chain, ConvLayer
+from gradleak.models.pools import POOL, is_common
 
 DIRECTIONS = ((0, 0), (0, 1), (1, 0), (1, 1))
 
@@ -115,6 +116,11 @@ def _check(chain: Chain, layer: ConvLayer) -> None:
         raise ConfigError(
             f"{chain.name}: {layer.name} is followed by '{layer.activation.name}', which MKOR "
             "does not carry an image through; choose relu, leaky_relu, sigmoid or identity."
+        )
+    if not is_common(layer.pool):
+        raise ConfigError(
+            f"{chain.name}: {layer.name} has a pool '{layer.pool}', through which MKOR lays no "
+            "path; use 2x2 max or average pools, or strides."
         )
     if layer.shape.stride[0] != layer.shape.stride[1]:
         raise ConfigError(

@@ -10,6 +10,7 @@ from gradleak.attacks.optimization.inverting import BALANCED
 from gradleak.attacks.runner import build
 from gradleak.errors import ConfigError
 from gradleak.models.chain import Chain
+from gradleak.models.pools import is_common
 from gradleak_audit.result import AttackPart, Chapter
 
 HONEST: Chapter = "honest server"
@@ -168,7 +169,7 @@ def _unplanned(chain: Chain) -> str:
 
     why = "has a pool of another kind than 2x2, through which MKOR lays no path."
     for layer in chain.convolutions:
-        if layer.pool in ("global", "max3"):
+        if not is_common(layer.pool):
             return f"{chain.name}: {layer.name} {why}"
     try:
         plan(chain)

@@ -84,8 +84,8 @@ class Search(ManyAttack):
             )
         if is_branched(chain) and not follows(chain):
             return (
-                f"{chain.name} has replicated padding beside a norm, a projection, or a global or "
-                "max3 pool, which no search follows; set padding_mode: zeros."
+                f"{chain.name} has replicated padding beside a norm, a projection, or a pool "
+                "other than 2x2, which no search follows; set padding_mode: zeros."
             )
         if self.lock == "fit" and not chain.locked:
             return f"{chain.name} has no lock to fit; set lock: guess, or lock it."

@@ -9,7 +9,8 @@ import numpy as np
 from pydantic import Field
 
 from gradleak.client.defences.base import Arrays, Client, Defence
-from gradleak.models.chain import POOL, Chain, LinearLayer
+from gradleak.models.chain import Chain, LinearLayer
+from gradleak.models.pools import GLOBAL, window_of
 from gradleak.runtime.progress import progress
 
 if TYPE_CHECKING:
@@ -129,5 +130,7 @@ class Combs:
 
 def _pool_windows(pool: str, size: int) -> list[tuple[int, int, int]]:
     """Kernel, stride and padding of a layer's pool along an axis of `size`, if it has one."""
-    known = {"none": [], "global": [(size, 1, 0)], "max3": [(3, POOL, 1)]}
-    return known.get(pool, [(POOL, POOL, 0)])
+    if pool == GLOBAL:
+        return [(size, 1, 0)]
+    window = window_of(pool)
+    return [] if window is None else [(window.side, window.stride, window.padding)]

@@ -21,7 +21,8 @@ from gradleak.attacks.optimization.engine.chain_gradients import (
     times,
 )
 from gradleak.models.build import EPSILON
-from gradleak.models.chain import POOL, ConvPart, Layer
+from gradleak.models.chain import ConvPart, Layer
+from gradleak.models.pools import POOL, window_of
 from gradleak.operators.shape import ConvShape
 
 Weights = Mapping[str, Tensor]
@@ -179,10 +180,12 @@ class Pooled:
     def of(images: Tensor, pool: str) -> Pooled:
         """Pool `images`."""
         size = (images.shape[3], images.shape[4])
-        if pool not in ("max", "max3"):
+        window = window_of(pool)
+        if window is None or window.kind != "max":
             return Pooled(_averaged(images, pool), pool, size)
-        window = (POOL, POOL, 0) if pool == "max" else (3, POOL, 1)
-        found, places = functional.max_pool2d(images.flatten(0, 1), *window, return_indices=True)
+        found, places = functional.max_pool2d(
+            images.flatten(0, 1), window.side, window.stride, window.padding, return_indices=True
+        )
         return Pooled(found.unflatten(0, images.shape[:2]), pool, size, places)
 
     def along(self, tangent: Tensor) -> Tensor:
@@ -199,14 +202,26 @@ class Pooled:
         if self.pool == "global":
             share = gradient / (self.size[0] * self.size[1])
             return share.expand(*gradient.shape[:3], *self.size)
-        if self.places is None:
+        if self.pool == "average":
             wide = gradient.repeat_interleave(POOL, -1).repeat_interleave(POOL, -2)
             return wide / POOL**2
+        if self.places is None:
+            return self._spread(gradient)
         flat = gradient.flatten(0, 1).flatten(2)
         out = flat.new_zeros(*flat.shape[:2], self.size[0] * self.size[1])
-        # 3x3 windows share pixels.
+        # Windows that overlap share pixels.
         out.scatter_add_(2, self.places.flatten(2), flat)
         return out.view(*gradient.shape[:3], *self.size)
+
+    def _spread(self, gradient: Tensor) -> Tensor:
+        """Adjoint of a mean over windows of any side, stride and padding."""
+        window = window_of(self.pool)
+        assert window is not None
+        area = window.side**2
+        flat = gradient.flatten(0, 1).flatten(2)  # (K·M, O, H'·W')
+        shares = (flat / area).unsqueeze(2).expand(-1, -1, area, -1).flatten(1, 2)
+        sizes = self.size, window.side, 1, window.padding, window.stride
+        return functional.fold(shares, *sizes).unflatten(0, gradient.shape[:2])
 
 
 def _averaged(images: Tensor, pool: str) -> Tensor:
@@ -214,7 +229,10 @@ def _averaged(images: Tensor, pool: str) -> Tensor:
         return images
     if pool == "global":
         return images.mean((3, 4), keepdim=True)
-    return functional.avg_pool2d(images.flatten(0, 1), POOL).unflatten(0, images.shape[:2])
+    window = window_of(pool)
+    assert window is not None
+    sizes = window.side, window.stride, window.padding
+    return functional.avg_pool2d(images.flatten(0, 1), *sizes).unflatten(0, images.shape[:2])
 
 
 @dataclass

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from gradleak.models.chain import POOL, ConvLayer
+from gradleak.models.chain import ConvLayer
+from gradleak.models.pools import POOL
 from gradleak.operators.shape import ConvShape
 
 

@@ -36,6 +36,7 @@ from gradleak.models.build import EPSILON, ChainModule
 from gradleak.models.chain import Chain, LinearLayer
 from gradleak.models.locks import KEY, Locked, is_private, names_of
 from gradleak.models.losses import LOSSES
+from gradleak.models.pools import is_common
 
 MODES = ("training", "evaluation")
 # Limit in bytes of members' gradients and activations for images computed at once on a CPU.
@@ -360,7 +361,7 @@ def lock_moves(layer: Locked, moving: Weights, weights: Weights) -> dict[str, Te
 def is_branched(chain: Chain) -> bool:
     """True if `ChainGradients` does not support `chain`: batch norm, projection, other pools."""
     return any(
-        layer.normed or layer.projection is not None or layer.pool in ("global", "max3")
+        layer.normed or layer.projection is not None or not is_common(layer.pool)
         for layer in chain.convolutions
     )
 
