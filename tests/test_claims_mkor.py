@@ -4,6 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+import yaml
 
 from claims_synthetic import ROOT, outcome, read, score, verdicts
 from gradleak.claims import load, table
@@ -45,8 +46,8 @@ def claims():
 
 
 @pytest.fixture(scope="module")
-def judged(claims, tmp_path_factory):
-    """Verdicts on runs whose best and mean images are those of the paper's tables."""
+def evidence(claims, tmp_path_factory):
+    """Runs whose best and mean images are those of the paper's tables."""
     cells = defaultdict(dict)
     for claim in claims.claims:
         query = claim.query
@@ -63,7 +64,12 @@ def judged(claims, tmp_path_factory):
             values = [best, *[rest] * (SIZE - 1)]
             partial = values[:1] if key[3] == "class_fishing" else values
             rows += _batch(key, batch, metric, partial)
-    return verdicts(claims, read(tmp_path_factory.mktemp("mkor"), rows))
+    return read(tmp_path_factory.mktemp("mkor"), rows)
+
+
+@pytest.fixture(scope="module")
+def judged(claims, evidence):
+    return verdicts(claims, evidence)
 
 
 def test_every_number_of_the_tables_is_there(claims):
@@ -80,16 +86,16 @@ def test_every_number_of_the_tables_is_there(claims):
     assert by_id["mkor.table1.cf.samples"].printed == "≤ 1"
 
 
-def test_the_papers_own_world_reproduces_its_tables(judged):
+def test_the_papers_own_world_reproduces_its_tables(claims, evidence):
+    judged = verdicts(claims, evidence, scale="paper")
     cells = judged[judged.index.str.match(r"mkor\.table[23467]\.") & judged["ours"].notna()]
     numbers = cells[cells["paper_value"].notna()]
     theirs = numbers[~numbers["statement"].str.startswith("Ours")]
     assert len(theirs) == 36 + 14 + 14 + 36 + 36
     reproduced = theirs["verdict"] == "reproduced"
     rest = theirs.loc[~reproduced, "reason"].str.extract("^(nothing|scale|too wide)")[0]
-    # Failed searches of DLG and iDLG; roundings; GI and CF through VGG-16, and best photos of one
-    # batch.
-    assert rest.value_counts().to_dict() == {"nothing": 48, "too wide": 2, "scale": 13}
+    # Failed searches of DLG and iDLG; roundings; best photos of one batch.
+    assert rest.value_counts().to_dict() == {"nothing": 48, "too wide": 2, "scale": 7}
     scale = theirs["reason"].str.startswith("scale: one batch")
     assert set(theirs[scale].index.str.slice(0, 12)) == {"mkor.table4."}
     assert "(5 batches)" in judged.loc["mkor.table2.mkor.o_avg_ssim", "reason"]
@@ -105,6 +111,19 @@ def test_the_papers_own_world_reproduces_its_tables(judged):
     assert best["reason"].str.endswith("the largest of 4 comparisons").all()
 
 
+def test_searches_that_are_cut_short_are_not_judged(claims, judged):
+    cells = r"table[267]\.(i?dlg|gi|cf)\.|table1\.(dlg|gi)\.(batch|samples)"
+    found = judged[judged.index.str.match(rf"mkor\.({cells}|.*\b(better|best)\.(o|m))")]
+    assert len(found) == 84 + 4 + 36 + 12 + 12
+    assert (found["verdict"] == "not judged").all()
+    assert found["reason"].str.contains("of 24,000 steps|of 6,000 gradients").all()
+    # The amounts that the reasons name are those of the paper's scale.
+    paper = yaml.safe_load(FILE.with_name("paper.yaml").read_text())
+    assert paper["scales"]["mkor_evaluations"]["paper"] == 6000
+    assert paper["attacks"]["class_fishing"]["iterations"] == paper["scales"]["mkor_gi_steps"]
+    assert paper["scales"]["mkor_gi_steps"]["paper"] == 24000
+
+
 def test_what_cannot_be_is_refuted_or_not_judged(judged):
     refuted = set(judged[judged["verdict"] == "refuted"].index)
     equations = {f"mkor.eq{n}" for n in (12, 13, 15, "2.series")}
@@ -115,7 +134,8 @@ def test_what_cannot_be_is_refuted_or_not_judged(judged):
     assert random["reason"].str.startswith("data: missing are random batches").all()
     best = judged.loc["mkor.cifar.best.cf.psnr"]
     assert best["reason"].startswith("scale: needs at least paper") and best["ours"] > 0
-    assert judged.loc["mkor.zeros", "reason"] == "data: there is no table mkor_inconspicuous"
+    none = judged.loc["mkor.table1.mkor.server", "reason"]
+    assert none == "data: there is no table mkor_inconspicuous"
 
 
 @pytest.mark.parametrize(("psnr", "exact"), [(160.0, True), (40.0, False)])
