@@ -22,7 +22,7 @@ SEARCHES = ("dlg", "dlg_unknown", "dlg_same_class", "ig")
 # Rows of our tables on sentences, by table: row, model, metric, value, number of cases.
 SENTENCES = {
     "rgap_choices": [("all networks", "", "right", 0.9, 40)],
-    "rgap_likeness": [("all batches", "", "searches", 3, "")],
+    "rgap_likeness": [("all batches", "", "searches", 3, 20)],
     "rgap_counts": [
         ("ResNet-101", "rgap_resnet101", "change", 0, ""),
         ("rgap_cnn6", "rgap_cnn6", "padding_left", 0, ""),

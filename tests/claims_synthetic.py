@@ -61,7 +61,13 @@ def copa_scores(images="real", spread=0.08):
                 values = {"mse": mse, "psnr_255": 10 * np.log10(255**2 / mse)}
                 if attack == "copa":
                     values |= {"fc_error": 1e-13, "label_correct": 1}
-                more = {"paper": "copa", "images": images, "seed": seed, "batch": 0, "name": name}
+                more = {
+                    "paper": "copa",
+                    "images": images,
+                    "seed": seed,
+                    "batch": place,
+                    "name": name,
+                }
                 rows += [score(where, index, *value, **more) for value in values.items()]
     return rows
 

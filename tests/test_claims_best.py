@@ -34,7 +34,7 @@ def test_best_images_are_paired_by_batch(tmp_path):
     # The last batches, which only one attack has, do not count.
     rows = runs("a", [*better, 0.0, 0.0]) + runs("b", base)
     found = judged(tmp_path, rows)
-    assert (found["verdict"], found["n"]) == ("reproduced", 24)
+    assert (found["verdict"], found["n"]) == ("reproduced", 5)
     assert found["ours"] == pytest.approx(0.03) and found["low"] > 0
     assert found["reason"].startswith("p = 0.031 over the best images of 5 batches")
     assert judged(tmp_path, runs("b", better) + runs("a", base))["verdict"] == "differs"

@@ -16,7 +16,8 @@ from gradleak.models.losses import BINARY, MarginLoss
 
 def _told(folder, rows, tolerance, *pairs):
     """Outcome of comparisons of accuracies, of which each row has a name, a value and an error."""
-    table = [dict(zip(("name", "ours", "error"), row, strict=True)) for row in rows]
+    names = ("name", "ours", "error")
+    table = [dict(zip(names, row, strict=True)) | {"tested": 2000} for row in rows]
     side = {"table": "acc", "column": "ours"}
     less = [
         {key: {**side, "where": {"name": n}} for key, n in zip(("less", "more"), pair, strict=True)}

@@ -9,6 +9,7 @@ import pandas as pd
 
 from gradleak.claims.evidence import Evidence
 from gradleak.claims.forms import Column, Runs
+from gradleak.claims.forms.base import PAPER
 from gradleak.claims.load import EXPLAINED, Explanations
 from gradleak.claims.model import DEFINITION, Claim, Claims, Needs, Sentence
 from gradleak.claims.outcome import (
@@ -23,11 +24,11 @@ from gradleak.claims.outcome import (
     Outcome,
     joined,
 )  # fmt: skip
-from gradleak.claims.power import TOO_WIDE, closeness
+from gradleak.claims.power import ONE_DRAW, TOO_WIDE, closeness
 from gradleak.claims.printed import Printed, column_key, texts
 from gradleak.claims.sentences import Part, combined
 from gradleak.claims.statement import Tolerance
-from gradleak.claims.statistics import adjusted
+from gradleak.claims.statistics import adjusted, floored
 
 OF_CLAIM = ["id", "paper", "whose", "locator", "kind", "statement", "paper_value"]
 PART_OF = "part_of"  # column with the sentence that a row is a part of
@@ -36,10 +37,12 @@ COLUMNS = [
     *OF_CLAIM, *OF_OUTCOME, "window", "closeness", "p", "holm", "images", "scale", "verdict",
     "reason", "evidence", "explanation", PART_OF,
 ]  # fmt: skip
-OF_VALUES = (REPRODUCED, EXCEEDS, DIFFERS)
 TESTED = (REPRODUCED, DIFFERS, NOT_TOLD_APART)
+OF_NUMBERS = (*TESTED, EXCEEDS)
+RANDOM = ("value", "order")  # kinds of claims about what another run would give otherwise
 SCALES = ("smoke", "laptop", "paper")
 NOTHING = "nothing"  # begins the reason of an agreement of searches that found nothing
+OPEN = (TOO_WIDE, ONE_DRAW)  # begin reasons of what was measured, but shows nothing
 # Printed numbers correspond to runs: each image has one.
 PLACE = {"model": "", "seed": "0", "batch": "0", "index": "", "answer": "0"}
 
@@ -99,7 +102,7 @@ class Judge:
         except NotJudged as reason:
             outcome = Outcome(NOT_JUDGED, str(reason))
         unmet = self._unmet(claim.needs) or self._nothing(claim, outcome)
-        judged = outcome.verdict != NOT_JUDGED or outcome.reason.startswith(TOO_WIDE)
+        judged = outcome.verdict != NOT_JUDGED or outcome.reason.startswith(OPEN)
         side = {REPRODUCED: claim.to_hold, DIFFERS: claim.to_fail}.get(outcome.verdict)
         if unmet and outcome.verdict and judged:
             outcome = replace(outcome, verdict=NOT_JUDGED, reason=unmet)
@@ -155,14 +158,18 @@ def _nothing(claim: Claim, outcome: Outcome) -> str:
 
 
 def _of_kind(claim: Claim, outcome: Outcome) -> Outcome:
-    """Verdict by kind: a definition that holds is one, and one draw says nothing of a value."""
+    """Verdict by kind: a definition that holds is one, and one draw shows nothing random."""
     if claim.kind == DEFINITION and outcome.verdict == REPRODUCED:
         return replace(outcome, verdict=BY_DEFINITION)
     drawn = outcome.n if outcome.units is None else outcome.units
-    if claim.kind == "value" and drawn == 1 and outcome.verdict in OF_VALUES:
-        alone = joined(f"{TOO_WIDE}: a single value has no spread", outcome.reason)
-        return replace(outcome, verdict=NOT_JUDGED, reason=alone)
-    return outcome
+    random = claim.kind in RANDOM and claim.query.asks != "paper"
+    if not random or drawn != 1 or outcome.verdict not in OF_NUMBERS:
+        return outcome
+    alone, more = "a single value has no spread", "two or more runs would give an interval"
+    if claim.kind == "order":
+        alone, more = "an order of single values, without a test", ""
+    words = joined(f"{ONE_DRAW}: {alone}", outcome.reason, more)
+    return replace(outcome, verdict=NOT_JUDGED, reason=words)
 
 
 def _row(claim: Claim, outcome: Outcome, tolerance: Tolerance) -> dict[str, object]:
@@ -176,12 +183,14 @@ def _row(claim: Claim, outcome: Outcome, tolerance: Tolerance) -> dict[str, obje
     row |= _p_values(outcome, query.sided)
     row |= {"verdict": outcome.verdict, "reason": outcome.reason}
     part_of = claim.sentence.id if claim.sentence else ""
-    return row | {"evidence": ", ".join(query.found_in()), PART_OF: part_of}
+    read = query.found_in() or ([PAPER] if claim.contradicted_by else [])
+    return row | {"evidence": ", ".join(read), PART_OF: part_of}
 
 
 def _p_values(outcome: Outcome, sided: int) -> dict[str, float]:
     # Of the side that the verdict is on; the smaller where it is on none.
     p = min(outcome.p, outcome.p_against) if outcome.verdict in TESTED else math.nan
+    p = floored(p)
     # Both sides were asked, which Holm's method has to count.
     return {"p": p, "holm": p if math.isnan(p) else min(1.0, p * 2 / sided)}
 

@@ -17,6 +17,7 @@ from gradleak.claims.statistics import MSE_FLOOR
 
 WIDEST = 10.0  # a factor, or dB
 TOO_WIDE = "too wide"  # begins the reason of a number that hardly any result would miss
+ONE_DRAW = "one draw"  # begins the reason of what a single training or batch came to
 MOST = 10_000  # runs, the most that are asked for
 # Ratios of two errors (of PSNRs, of their MSEs; else of the numbers) up to which they are close.
 LEVELS = {"10 %": 1.1, "25 %": 1.25, "factor 2": 2.0, "factor 10": 10.0}
@@ -144,12 +145,17 @@ def alone(values: np.ndarray, window: Window, tolerance: Tolerance) -> bool:
 
 
 def closeness(claim: Statement, ours: float, metric: str) -> str:
-    """Agreement of our number with the paper's: one of `LEVELS`, ``as printed`` or ``beyond``."""
+    """Agreement of our number with the paper's: one of `LEVELS`, ``as printed`` or ``beyond``.
+
+    Empty beside a 0 of the paper's that ours does not round to: nothing is a factor from 0.
+    """
     if claim.paper_value is None or not math.isfinite(ours):
         return ""
     paper = claim.value
     if abs(ours - paper) <= claim.rounding * (1 + 1e-12):
         return "as printed"
+    if paper == 0 and metric not in PEAKS:
+        return ""
     if metric in PEAKS:
         ratio = 10.0 ** (abs(ours - paper) / 10)
     elif ours * paper > 0:

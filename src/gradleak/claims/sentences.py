@@ -20,7 +20,7 @@ from gradleak.claims.outcome import (
     Outcome,
     joined,
 )  # fmt: skip
-from gradleak.claims.statistics import simes
+from gradleak.claims.statistics import p_words, simes
 
 HOLD = (REPRODUCED, EXCEEDS, BY_DEFINITION)
 # Most decisive first: one counterexample is enough against all, and one open part leaves it open.
@@ -46,8 +46,8 @@ def combined(sentence: Sentence, parts: Sequence[Part]) -> Outcome:
     """Judge a sentence by its parts.
 
     All must hold; where the sentence says ``most``, more than half. That tests contradict it counts
-    if they do so together, by Simes' p-value. `n` and `n_ok` are sums over parts; the p-value of a
-    sentence that holds is the largest of its parts'. ``most`` has none.
+    if they do so together, by Simes' p-value. `n` counts parts and `n_ok` those that are judged;
+    the p-value of a sentence that holds is the largest of its parts'. ``most`` has none.
     """
     tests = [part for part in parts if part.tested]
     against = simes([part.outcome.p_against for part in tests])
@@ -64,10 +64,10 @@ def combined(sentence: Sentence, parts: Sequence[Part]) -> Outcome:
     lone = verdict == NOT_TOLD_APART and counted != verdicts
     words = joined(
         f"of {len(parts)} parts: {counts}",
-        f"together p = {against:.2g}" if lone else "",
+        f"together {p_words(against)}" if lone else "",
         _example(DIFFERS if lone else verdict, parts),
     )
-    n, n_ok = (_total(parts, name) for name in ("n", "n_ok"))
+    n, n_ok = len(parts), len(parts) - verdicts.count(NOT_JUDGED)
     p, p_against = (math.nan, math.nan) if most else _p_values(verdict, tests, against)
     return Outcome(verdict, words, n=n, n_ok=n_ok, p=p, p_against=p_against)
 
@@ -105,8 +105,3 @@ def _example(verdict: str, parts: Sequence[Part]) -> str:
         return ""
     first = next((part for part in parts if part.outcome.verdict == verdict), None)
     return f"{first.claim.id}: {first.outcome.reason}" if first else ""
-
-
-def _total(parts: Sequence[Part], name: str) -> int | None:
-    known = [n for part in parts if (n := getattr(part.outcome, name)) is not None]
-    return sum(known) if known else None

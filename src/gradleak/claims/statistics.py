@@ -11,6 +11,8 @@ FAILED_LOG = 300.0
 MIN_UNITS = 5
 RESAMPLES = 2000
 LEVEL = 0.9  # of intervals beside tests that ask each side at 0.05
+# Below it a p-value says more of a distribution's tail than of the data.
+P_FLOOR = 1e-16
 
 
 def prediction_interval(
@@ -55,9 +57,36 @@ def bootstrap_mean(values: np.ndarray, level: float = 0.95) -> tuple[float, floa
     return float(low), float(high)
 
 
-def norm_above(z: float) -> float:
-    """Probability that a standard normal lies above z."""
-    return float(stats.norm.sf(z))
+def floored(p: float) -> float:
+    """P-value as it is written: at least `P_FLOOR`; NaN stays."""
+    return math.nan if math.isnan(p) else max(p, P_FLOOR)
+
+
+def p_words(p: float) -> str:
+    """Words of a p-value for a reason: ``p = 0.031``, or that it is below `P_FLOOR`."""
+    return f"p < {P_FLOOR:g}" if p < P_FLOOR else f"p = {p:.2g}"
+
+
+def t_above(t: float, freedom: float) -> float:
+    """Probability that Student's t lies above `t`; with infinite degrees of freedom, a normal."""
+    return float(stats.t.sf(t, freedom))
+
+
+def t_value(level: float, freedom: float) -> float:
+    """Half-width, in standard errors, of an interval with that coverage, as of `t_above`."""
+    return float(stats.t.ppf((1 + level) / 2, freedom))
+
+
+def freedom(parts: Iterable[tuple[float, int]]) -> float:
+    """Degrees of freedom of a difference of means, by Welch and Satterthwaite.
+
+    `parts` are the standard error of each mean and the number of units behind it.
+    """
+    varied = [(error**2, units) for error, units in parts if error > 0]
+    if not varied:
+        return math.inf
+    total = sum(square for square, _ in varied)
+    return total**2 / sum(square**2 / (units - 1) for square, units in varied)
 
 
 def z_value(level: float) -> float:

@@ -7,7 +7,8 @@ from pydantic import Field
 from gradleak.claims.forms.arithmetic import Arithmetic, PrintedPsnr, Range
 from gradleak.claims.forms.base import Elsewhere, Form
 from gradleak.claims.forms.best import Best
-from gradleak.claims.forms.columns import Column, Columns, Correlation, Estimates, Proportion, Trend
+from gradleak.claims.forms.columns import Column, Columns, Correlation, Proportion, Trend
+from gradleak.claims.forms.estimates import Estimates
 from gradleak.claims.forms.limits import Limit, Share
 from gradleak.claims.forms.loss import Loss
 from gradleak.claims.forms.paired import Close, Compare, Effect

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from gradleak.claims.evidence import Evidence
-from gradleak.claims.forms.base import Form
+from gradleak.claims.forms.base import PAPER, Form
 from gradleak.claims.outcome import Outcome, holds
 from gradleak.claims.printed import Printed
 from gradleak.claims.statement import Closed, Rule, Statement, Tolerance
@@ -44,7 +44,7 @@ class _OfPrinted(Form):
 
     def found_in(self) -> list[str]:
         """See `Form.found_in`."""
-        return ["the paper"]
+        return [PAPER]
 
     @abstractmethod
     def _check(self, claim: Statement, tolerance: Tolerance, printed: Printed) -> Checked: ...

@@ -5,16 +5,19 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
+import pandas as pd
 from pydantic import Field
 
 from gradleak.claims.evidence import Evidence
 from gradleak.claims.outcome import NotJudged, Outcome
-from gradleak.claims.power import allowed
+from gradleak.claims.power import ONE_DRAW, allowed
 from gradleak.claims.statement import EVERY, Closed, Rule, Statement, Tolerance, Where, items
 from gradleak.claims.statistics import LEVEL, MIN_UNITS, p_below_zero
 
 # An interval from the smallest to the largest of our values.
 EXTREMES = "least and largest"
+# What a query reads, or what a claim is judged by, where that is no result of ours.
+PAPER = "the paper"
 
 Asks = Literal["ours", "paper", "both"]
 Unit = Literal["seed", "image", "batch"]
@@ -70,11 +73,31 @@ def percent(share: float) -> str:
     return f"{share:.0%}".replace("%", " %")
 
 
-def enough(units: int, unit: str) -> None:
+def independent(unit: Unit, runs: pd.DataFrame | pd.Index) -> Unit:
+    """Return the unit that `runs` can be tested over, from their ``seed``, ``batch``, ``index``.
+
+    Images of one batch share a gradient, so that the batch is the unit of a claim over images.
+    """
+    if unit != "image":
+        return unit
+    frame = runs if isinstance(runs, pd.DataFrame) else runs.to_frame(index=False)
+    several = frame.groupby(["seed", "batch"])["index"].nunique() > 1
+    return "batch" if several.any() else unit
+
+
+def few(units: int, unit: Unit) -> str:
+    """Say that units are too few for a test; empty if there are enough."""
+    if units >= MIN_UNITS:
+        return ""
+    if units == 1:
+        return f"{ONE_DRAW}: one {unit}; {MIN_UNITS} {UNITS[unit]} can reach a p-value of 0.05"
+    return f"scale: {units} {UNITS[unit]} cannot reach a p-value of 0.05, {MIN_UNITS} can"
+
+
+def enough(units: int, unit: Unit) -> None:
     """Refuse units that are too few for a test."""
-    if units < MIN_UNITS:
-        few = f"{units} {UNITS[unit]}"
-        raise NotJudged(f"scale: {few} cannot reach a p-value of 0.05, {MIN_UNITS} can")
+    if words := few(units, unit):
+        raise NotJudged(words)
 
 
 def both_sides(differences: np.ndarray) -> tuple[float, float]:
@@ -82,16 +105,14 @@ def both_sides(differences: np.ndarray) -> tuple[float, float]:
     return p_below_zero(differences), p_below_zero(-differences)
 
 
-def counted(unit: str, units: int, seeds: Iterable[Any], batches: Iterable[Any] = ()) -> str:
-    """Say, for a reason, how many units there are and what they share."""
-    return f"{units} {UNITS[unit]}{shared(unit, units, seeds, batches)}"
+def counted(unit: Unit, units: int, seeds: Iterable[Any]) -> str:
+    """Say, for a reason, how many units there are and whether they share an initialization."""
+    return f"{units} {UNITS[unit]}{shared(unit, seeds)}"
 
 
-def shared(unit: str, units: int, seeds: Iterable[Any], batches: Iterable[Any] = ()) -> str:
-    """Say, for a reason, what units share: images of a batch, or one initialization."""
-    of = len(set(batches)) if unit == "image" else 0
-    words = f" of {of} {'batch' if of == 1 else 'batches'}" if 0 < of < units else ""
-    return words + (", one draw of the weights" if unit != "seed" and len(set(seeds)) == 1 else "")
+def shared(unit: Unit, seeds: Iterable[Any]) -> str:
+    """Say, for a reason, that units share one initialization."""
+    return ", one draw of the weights" if unit != "seed" and len(set(seeds)) == 1 else ""
 
 
 def experiments(*wheres: Where) -> list[str]:

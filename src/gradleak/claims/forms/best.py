@@ -16,7 +16,7 @@ from gradleak.claims.forms.runs import Runs, by_batch, zero_for_missed
 from gradleak.claims.outcome import NotJudged, Outcome, failed, joined, plainly, tested
 from gradleak.claims.printed import Printed, texts
 from gradleak.claims.statement import Statement, Tolerance, Where, describe
-from gradleak.claims.statistics import FAILED_LOG, LEVEL, bonferroni, interval_of_mean
+from gradleak.claims.statistics import FAILED_LOG, LEVEL, bonferroni, interval_of_mean, p_words
 
 
 class Best(Form):
@@ -43,21 +43,25 @@ class Best(Form):
         if isinstance(evidence, Printed):
             return self._by_printed(evidence)
         results: list[tuple[float, float, float, np.ndarray]] = []
-        n = n_ok = 0
+        runs = worked = 0
         for pair in self.comparisons:
             sides = [self._found(evidence, where) for _, where in pair]
-            n, n_ok = n + sum(map(len, sides)), n_ok + sum(int(s["ok"].sum()) for s in sides)
+            runs, worked = (
+                runs + sum(map(len, sides)),
+                worked + sum(int(s["ok"].sum()) for s in sides),
+            )
             gaps = self._gaps(sides)
             base.enough(gaps.size, "batch")
             costs = -gaps if self._higher else gaps
             results.append((*base.both_sides(costs), float(costs.mean()), gaps))
         p, _, _, gaps = max(results, key=lambda result: (result[0], result[2]))
         p_against = bonferroni(result[1] for result in results)
-        words = f"p = {p:.2g} over the best images of {gaps.size} batches"
+        words = f"{p_words(p)} over the best images of {gaps.size} batches"
         if len(results) > 1:
             words += f", the largest of {len(results)} comparisons"
-        words = joined(words, failed(n, n_ok, " or were missed"))
+        words = joined(words, failed(runs, worked, " or were missed"))
         verdict = tested(p, p_against, tolerance.alpha)
+        n, n_ok = gaps.size, int((np.abs(gaps) < FAILED_LOG).sum())
         return Outcome(verdict, words, *_interval(gaps), n, n_ok, p=p, p_against=p_against)
 
     @property

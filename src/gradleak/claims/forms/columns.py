@@ -1,9 +1,9 @@
-"""Columns of our tables: values, order of two, estimates with an error; rank correlations."""
+"""Columns of our tables: values, shares, order of two; rank correlations."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -25,18 +25,23 @@ from gradleak.claims.outcome import (
     tested,
 )  # fmt: skip
 from gradleak.claims.power import widened
-from gradleak.claims.printed import ERROR, Printed
+from gradleak.claims.printed import Printed
 from gradleak.claims.statement import EVERY, Closed, Side, Statement, Tolerance, Where, describe
-from gradleak.claims.statistics import LEVEL, bonferroni, norm_above, spearman, wilson, z_value
+from gradleak.claims.statistics import LEVEL, p_words, spearman, wilson
 from gradleak.errors import ConfigError
 
 Sign = Literal["negative", "positive"]
 
 
 class Column(Form, Side):
-    """Values of a column, such as c(M) or RA-i."""
+    """Values of a column, such as c(M) or RA-i.
+
+    `units` names a column with the number of runs behind a value that counts them; any other value
+    is one.
+    """
 
     form: Literal["column"]
+    units: str = ""
     rules = ("prediction", *EVERY)
     words = "what our table has; of several values the median"
 
@@ -45,7 +50,11 @@ class Column(Form, Side):
         values = evidence.column(self)
         n = int(values.size)
         if tolerance.rule != "prediction":
-            return runs.exact(values, n, claim, tolerance)
+            made = runs.exact(values, n, claim, tolerance)
+            if not self.units:
+                return made
+            behind = evidence.column(Side(table=self.table, where=self.where, column=self.units))
+            return replace(made, n=int(behind.sum()), n_ok=int(behind.sum()))
         made = Outcome("", "", float(np.median(values)), n=n, n_ok=n)
         if n < 2:
             return replace(made, verdict=NOT_JUDGED, reason="scale: one value has no interval")
@@ -82,14 +91,14 @@ class Proportion(Form):
         more = float(stats.binom.sf(hits - 1, cases, limit))
         fewer = float(stats.binom.cdf(hits, cases, limit))
         p, p_against = (more, fewer) if tolerance.rule == "at_least" else (fewer, more)
-        words = f"{hits} of {cases}, binomial p = {p:.2g}"
+        words = f"{hits} of {cases}, binomial {p_words(p)}"
         low, high = wilson(share, cases, LEVEL)
         made = Outcome(tested(p, p_against, tolerance.alpha), words, share, low, high)
         return replace(made, n=cases, n_ok=cases, p=p, p_against=p_against)
 
     def _number(self, evidence: Evidence, column: str, claim: Statement) -> float:
         side = Side(table=self.table, where=self.where, column=column)
-        return _only(evidence.column(side), side, claim)
+        return only(evidence.column(side), side, claim)
 
     def found_in(self) -> list[str]:
         """See `Form.found_in`."""
@@ -110,7 +119,7 @@ class Equal(Closed):
     other: Side
 
 
-def _told(pair: Less | Equal, evidence: Evidence) -> bool:
+def told(pair: Less | Equal, evidence: Evidence) -> bool:
     """True unless the paper is the evidence and does not print both sides."""
     return not isinstance(evidence, Printed) or all(evidence.prints(side) for _, side in pair)
 
@@ -126,20 +135,23 @@ class Columns(Form):
 
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
         """Judge all comparisons; our number is the smallest gap (two equal integers: 0.5)."""
-        gaps = [(pair, _gap(pair, evidence)) for pair in self.comparisons if _told(pair, evidence)]
+        gaps = [(pair, _gap(pair, evidence)) for pair in self.comparisons if told(pair, evidence)]
         if isinstance(evidence, Printed):
             wrong = (pair for pair, gap in gaps if gap < 0)
             return plainly(" ".join(evidence.of(s).statement for _, s in pair) for pair in wrong)
         right, n = sum(gap > 0 for _, gap in gaps), len(gaps)
         words, least = f"{right} of {n} comparisons hold", min(gap for _, gap in gaps)
-        return Outcome(holds(right == n), words, least, n=n, n_ok=n)
+        # Without a test, a side with one random value is one draw.
+        fewest = min(evidence.column(side).size for pair, _ in gaps for _, side in pair)
+        return Outcome(holds(right == n), words, least, n=n, n_ok=n, units=int(fewest))
 
     def found_in(self) -> list[str]:
         """See `Form.found_in`."""
-        return _tables(self.comparisons)
+        return tables(self.comparisons)
 
 
-def _tables(pairs: Sequence[Less | Equal]) -> list[str]:
+def tables(pairs: Sequence[Less | Equal]) -> list[str]:
+    """Name the tables of comparisons, each once."""
     return list(dict.fromkeys(side.table for pair in pairs for _, side in pair))
 
 
@@ -153,85 +165,8 @@ def _gap(pair: Less | Equal, evidence: Evidence) -> float:
     return 0.5 - float(np.abs(first - second).max())
 
 
-class Estimates(Form):
-    """Comparisons of estimates with a standard error, such as accuracies; all must hold.
-
-    A side names one row of a table of ours, whose column ``error`` has the standard error.
-    """
-
-    form: Literal["estimates"]
-    comparisons: list[Less] = Field(min_length=1)
-    sided = 2
-    rules = ("alpha", "at_least")
-    asks = "both"
-
-    def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
-        """Judge comparisons of estimates; our number is the least clear difference.
-
-        A comparison holds if the whole interval of its difference lies above the amount (0 under
-        rule ``alpha``), and fails if all of it lies below. Otherwise it is not told apart, unless
-        another comparison fails.
-        """
-        amount = tolerance.limit
-        pairs = [pair for pair in self.comparisons if _told(pair, evidence)]
-        found = [_difference(pair, evidence, claim, tolerance.alpha) for pair in pairs]
-        if isinstance(evidence, Printed):
-            wrong = (pair for pair, one in zip(pairs, found, strict=True) if one.high < amount)
-            said = ((evidence.of(pair.more), evidence.of(pair.less)) for pair in wrong)
-            return plainly(f"{more.statement} {less.statement}" for more, less in said)
-        p, p_against = zip(*(one.p_values(amount) for one in found), strict=True)
-        right, n = sum(one < tolerance.alpha for one in p), len(found)
-        failed = sum(one < tolerance.alpha / n for one in p_against)
-        against = bonferroni(p_against)
-        verdict = tested(max(p), against, tolerance.alpha)
-        words = f"{right} of {n} comparisons hold beyond chance, {failed} fail"
-        least = min(found, key=lambda one: one.low)
-        made = Outcome(verdict, words, least.gap, least.low, least.high, n, n)
-        return replace(made, p=max(p), p_against=against)
-
-    def found_in(self) -> list[str]:
-        """See `Form.found_in`."""
-        return _tables(self.comparisons)
-
-    def ours(self, tolerance: Tolerance) -> str:
-        """See `Form.ours`."""
-        amount = f"{tolerance.limit:g}".replace("-", "−")
-        return f"least clear difference; above {amount} where the sentence holds"
-
-
-class _Difference(NamedTuple):
-    """`more` minus `less`, with its interval and standard error."""
-
-    gap: float
-    low: float
-    high: float
-    error: float
-
-    def p_values(self, amount: float) -> tuple[float, float]:
-        """Two-sided p-value if the difference is above the amount, and if it is below; else 1."""
-        above = self.gap - amount
-        if not self.error:
-            return float(above <= 0), float(above >= 0)
-        z = above / self.error
-        return min(1.0, 2 * norm_above(z)), min(1.0, 2 * norm_above(-z))
-
-
-def _difference(pair: Less, evidence: Evidence, claim: Statement, alpha: float) -> _Difference:
-    """Difference of independent estimates, with its 1 − alpha interval."""
-    less, more = (_estimate(side, evidence, claim) for side in (pair.less, pair.more))
-    error = math.hypot(less[1], more[1])
-    half, gap = z_value(1 - alpha) * error, more[0] - less[0]
-    return _Difference(gap, gap - half, gap + half, error)
-
-
-def _estimate(side: Side, evidence: Evidence, claim: Statement) -> tuple[float, float]:
-    """Value and standard error of the row selected by a side."""
-    values = evidence.column(side)
-    errors = evidence.column(side.model_copy(update={"column": ERROR}))
-    return _only(values, side, claim), float(errors[0])
-
-
-def _only(values: np.ndarray, side: Side, claim: Statement) -> float:
+def only(values: np.ndarray, side: Side, claim: Statement) -> float:
+    """Return the one value of a side that names one row; raise `ConfigError` if it has others."""
     if values.size != 1:
         raise ConfigError(
             f"claim '{claim.id}': table {side.table} has {values.size} rows for "
@@ -251,7 +186,7 @@ def _signed(
     p, p_against = (min(1.0, 2 * share) for share in (below, 1 - below))
     if sign == "positive":
         p, p_against = p_against, p
-    words = f"Spearman's correlation over {x.size} {over}, bootstrap p = {p:.2g}"
+    words = f"Spearman's correlation over {x.size} {over}, bootstrap {p_words(p)}"
     made = Outcome(tested(p, p_against, alpha), words, rho, low, high, n, n_ok)
     return replace(made, p=p, p_against=p_against)
 

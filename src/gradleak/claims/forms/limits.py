@@ -11,10 +11,10 @@ from gradleak.claims.evidence import Evidence
 from gradleak.claims.forms import base
 from gradleak.claims.forms.base import Form, Unit
 from gradleak.claims.forms.paired import RUN
-from gradleak.claims.outcome import Outcome, failed, joined, plainly, tested
+from gradleak.claims.outcome import NOT_JUDGED, Outcome, failed, joined, plainly, tested
 from gradleak.claims.printed import Printed
 from gradleak.claims.statement import Answers, Closed, Statement, Tolerance, Where
-from gradleak.claims.statistics import LEVEL, interval_of_mean, p_majority
+from gradleak.claims.statistics import LEVEL, interval_of_mean, p_majority, p_words
 
 
 class Limit(Form):
@@ -52,19 +52,23 @@ class Limit(Form):
         met = tolerance.meets(found["met"])
         if isinstance(evidence, Printed):
             return plainly(found.loc[~met, "text"])
-        units = met.groupby(found[base.UNIT_COLUMN[self.unit]]).all()
-        base.enough(units.size, self.unit)
+        values = found.loc[found["ok"], "value"]
+        ours, low, high = (float(values.quantile(q)) for q in (0.5, 0.025, 0.975))
+        unit = base.independent(self.unit, found)
+        units = met.groupby(found[base.UNIT_COLUMN[unit]]).all()
+        made = Outcome(NOT_JUDGED, base.few(units.size, unit), ours, low, high)
+        made = replace(made, n=len(found), n_ok=len(values))
+        if made.reason:
+            return made
         right = int(units.sum())
         p, p_against = (p_majority(one, units.size) for one in (right, units.size - right))
         words = (
-            f"{right} of {units.size} {base.UNITS[self.unit]} are all "
-            f"{tolerance.rule.replace('_', ' ')} {tolerance.limit:g}, p = {p:.2g}"
-            f"{base.shared(self.unit, units.size, found['seed'], found['batch'])}"
+            f"{right} of {units.size} {base.UNITS[unit]} are all "
+            f"{tolerance.rule.replace('_', ' ')} {tolerance.limit:g}, {p_words(p)}"
+            f"{base.shared(unit, found['seed'])}"
         )
-        values = found.loc[found["ok"], "value"]
-        ours, low, high = (float(values.quantile(q)) for q in (0.5, 0.025, 0.975))
-        made = Outcome(tested(p, p_against, tolerance.alpha), words, ours, low, high)
-        return replace(made, n=len(found), n_ok=len(values), p=p, p_against=p_against)
+        verdict = tested(p, p_against, tolerance.alpha)
+        return replace(made, verdict=verdict, reason=words, p=p, p_against=p_against)
 
     def found_in(self) -> list[str]:
         """See `Form.found_in`."""
@@ -115,15 +119,16 @@ class Share(Form):
             same, ok = str(sorted(where.items())), int(found["ok"].sum())
             counts[same] = len(found), min(ok, counts.get(same, (0, ok))[1])
             seeds.update(found["seed"])
+            unit = base.independent(self.unit, found)
             met = found["ok"] & tolerance.meets(found["value"], part.amount)
-            shares.append(met.groupby(found[base.UNIT_COLUMN[self.unit]]).mean())
+            shares.append(met.groupby(found[base.UNIT_COLUMN[unit]]).mean())
         common = shares[0].index.intersection(shares[1].index)
         more, less = (found[common].to_numpy(dtype=float) for found in shares)
-        base.enough(common.size, self.unit)
+        base.enough(common.size, unit)
         p, p_against = base.both_sides(less - more)
         low, high = interval_of_mean(more - less, False, LEVEL)
-        units = base.counted(self.unit, common.size, seeds)
-        words = f"{more.mean():.0%} against {less.mean():.0%}, p = {p:.2g} over {units}"
+        units = base.counted(unit, common.size, seeds)
+        words = f"{more.mean():.0%} against {less.mean():.0%}, {p_words(p)} over {units}"
         n, n_ok = (sum(column) for column in zip(*counts.values(), strict=True))
         lost = failed(n, n_ok, " and do not meet it")
         made = Outcome(tested(p, p_against, tolerance.alpha), joined(words, lost))

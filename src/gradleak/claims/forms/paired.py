@@ -14,7 +14,16 @@ from gradleak.claims import metrics
 from gradleak.claims.evidence import Evidence
 from gradleak.claims.forms import base
 from gradleak.claims.forms.base import Form, Unit
-from gradleak.claims.outcome import DIFFERS, NotJudged, Outcome, failed, joined, plainly, tested
+from gradleak.claims.outcome import (
+    DIFFERS,
+    NOT_JUDGED,
+    NotJudged,
+    Outcome,
+    failed,
+    joined,
+    plainly,
+    tested,
+)  # fmt: skip
 from gradleak.claims.printed import Printed
 from gradleak.claims.statement import Answers, Closed, Statement, Tolerance, Where, describe
 from gradleak.claims.statistics import (
@@ -23,6 +32,7 @@ from gradleak.claims.statistics import (
     bonferroni,
     interval_of_mean,
     p_mean_below,
+    p_words,
 )  # fmt: skip
 
 RUN = ["seed", "batch", "index"]
@@ -62,19 +72,13 @@ def _common(sides: Sequence[Selected]) -> pd.Index:
     return common
 
 
-def _by_unit(values: pd.Series, unit: str) -> np.ndarray:
-    """Means over units, of which there must be enough for a test."""
-    units = values.groupby(level=base.UNIT_COLUMN[unit]).mean().to_numpy()
-    base.enough(units.size, unit)
-    return units
+def _by_unit(values: pd.Series, unit: Unit) -> np.ndarray:
+    """Means over units."""
+    return values.groupby(level=base.UNIT_COLUMN[unit]).mean().to_numpy()
 
 
 def _runs(sides: Sequence[Selected]) -> tuple[int, int]:
     return sum(side.n for side in sides), sum(side.n_ok for side in sides)
-
-
-def _shares(common: pd.Index) -> Iterator[pd.Index]:
-    return (common.get_level_values(level) for level in ("seed", "batch"))
 
 
 def _interval(differences: np.ndarray) -> tuple[float, float, float]:
@@ -146,13 +150,17 @@ class Compare(_Paired):
             n, n_ok = n + one.n + other.n, n_ok + one.n_ok + other.n_ok
             common.append(_common([one, other]))
             first, second = one.cost[common[-1]], other.cost[common[-1]]
-            units = _by_unit((first - second).where(first < FAILED_LOG, FAILED_LOG), self.unit)
+            unit = base.independent(self.unit, common[-1])
+            units = _by_unit((first - second).where(first < FAILED_LOG, FAILED_LOG), unit)
             results.append((*base.both_sides(units), float(units.mean()), units))
-        p, _, _, units = max(results, key=lambda result: (result[0], result[2]))
+        # Too few units have no p-value.
+        p, _, _, units = max(results, key=lambda result: (np.nan_to_num(result[0]), result[2]))
         p_against = bonferroni(result[1] for result in results)
         ours, low, high = (_power(value, self.metric) for value in _interval(units))
-        every = _shares(common[0].append(common[1:]))
-        words = f"p = {p:.2g} over {base.counted(self.unit, units.size, *every)}"
+        if few := base.few(min(result[3].size for result in results), unit):
+            return Outcome(NOT_JUDGED, few, ours, low, high, n, n_ok)
+        seeds = common[0].append(common[1:]).get_level_values("seed")
+        words = f"{p_words(p)} over {base.counted(unit, units.size, seeds)}"
         if len(results) > 1:
             words += f", the largest of {len(results)} comparisons"
         words = joined(words, failed(n, n_ok, " and count as worst"))
@@ -215,19 +223,24 @@ class Close(_Paired):
         if any(side.any() for name, side in lost.items() if name != granted):
             return Outcome(DIFFERS, failed(n, n_ok), n=n, n_ok=n_ok)
         gaps = difference[common].where(~(lost["one"] | lost["other"]), 0.0)
-        units = _by_unit(gaps, self.unit)
+        unit = base.independent(self.unit, common)
+        units = _by_unit(gaps, unit)
         low, high = interval_of_mean(units, log=False, level=1 - 2 * tolerance.alpha)
+        made = Outcome(NOT_JUDGED, base.few(units.size, unit), float(units.mean()), low, high)
+        made = replace(made, n=n, n_ok=n_ok)
+        if made.reason:
+            return made
         p, p_against = self._p_values(units, tolerance.limit)
         verdict = tested(p, p_against, tolerance.alpha)
         lies = "lies" if p < tolerance.alpha else "does not lie"
         sign = {"alike": "within ±", "not_better": "above -", "not_worse": "below "}[self.one_is]
         words = (
             f"{1 - 2 * tolerance.alpha:.0%} interval of the mean difference over {units.size} "
-            f"{base.UNITS[self.unit]} {lies} {sign}{tolerance.limit:g}"
-            f"{base.shared(self.unit, units.size, *_shares(common))}"
+            f"{base.UNITS[unit]} {lies} {sign}{tolerance.limit:g}"
+            f"{base.shared(unit, common.get_level_values('seed'))}"
         )
-        made = Outcome(verdict, joined(words, failed(n, n_ok)), float(units.mean()), low, high)
-        return replace(made, n=n, n_ok=n_ok, p=p, p_against=p_against)
+        words = joined(words, failed(n, n_ok))
+        return replace(made, verdict=verdict, reason=words, p=p, p_against=p_against)
 
     def _p_values(self, units: np.ndarray, limit: float) -> tuple[float, float]:
         """P-values of two one-sided tests: the mean lies within the limit, or beyond it."""
@@ -293,10 +306,12 @@ class Effect(_Paired):
         usual = pd.concat([gaps(*pair) for pair in itertools.combinations(among, 2)], axis=1)
         lost = pd.concat([side.value[common].isna() for side in paired], axis=1).any(axis=1)
         gap = (effect / len(pairs) - usual.median(axis=1)).where(~lost, FAILED_LOG)
-        units = _by_unit(gap, self.unit)
+        unit = base.independent(self.unit, common)
+        units = _by_unit(gap, unit)
+        base.enough(units.size, unit)
         p, p_against = base.both_sides(units)
-        over = base.counted(self.unit, units.size, common.get_level_values("seed"))
-        words = f"effect less difference between models, p = {p:.2g} over {over}"
+        over = base.counted(unit, units.size, common.get_level_values("seed"))
+        words = f"effect less difference between models, {p_words(p)} over {over}"
         made = Outcome(tested(p, p_against, tolerance.alpha), words, *_interval(units))
         n, n_ok = _runs([*paired, *among])
         return replace(made, n=n, n_ok=n_ok, p=p, p_against=p_against)

@@ -163,14 +163,13 @@ def placed(
     """
     if claim.paper_value is None:
         return made
-    own = interval(values, metric, tolerance) if values.size > 1 else None
-    window = Window(claim, metric, made.low, made.high, own)
+    window = Window(claim, metric, made.low, made.high, interval(values, metric, tolerance))
     verdict, words = holds(True), "the paper's value lies in our interval"
     if not window.holds:
         better = (claim.value < made.low) == (metric in HIGHER_IS_BETTER)
         verdict = EXCEEDS if better else DIFFERS
         words = f"ours is {'better' if better else 'worse'} than the paper's beyond the tolerance"
-    elif window.too_wide or values.size < 2:
+    elif window.too_wide:
         verdict, words = NOT_JUDGED, too_wide(window, values, tolerance)
     made = replace(made, verdict=verdict, window=str(window))
     return replace(made, reason=joined(words + note, made.reason))
@@ -178,8 +177,6 @@ def placed(
 
 def too_wide(window: Window, values: np.ndarray, tolerance: Tolerance) -> str:
     """Say why an interval that holds the paper's value shows nothing, and what would."""
-    if values.size < 2:
-        return f"{TOO_WIDE}: a single value has no spread"
     enough = needed(values, window, tolerance)
     more = f"n = {enough} would do"
     if enough is None:
