@@ -1,5 +1,6 @@
 """Networks read as graphs: kinds and shapes of layers, chains where they are ones, counts."""
 
+import re
 from collections import namedtuple
 from copy import deepcopy
 from dataclasses import replace
@@ -18,7 +19,7 @@ from gradleak.analysis.rank_analysis import analyse, critical
 from gradleak.client.capture import capture
 from gradleak.errors import NotApplicable
 from gradleak.reading.conversion import convert
-from gradleak.reading.fx_graph import read
+from gradleak.reading.fx_graph import _multiply_adds, read, read_or_run
 from gradleak.reading.gradients import gradient
 from gradleak.reading.structure import counts
 
@@ -265,3 +266,16 @@ def test_what_cannot_be_read_is_one_sentence():
     ):
         with refused(match=sentence):
             read(build(), size)
+
+
+def test_what_cannot_be_traced_is_run_and_counted():
+    found = read_or_run(audited.branching(), (3, 2, 2))
+    assert re.match(UNREAD, found.untraced) and "only derivatives" in found.untraced
+    assert (found.layers, found.module, found.classes, found.multiply_adds) == ((), None, 2, 24)
+    # Counted as of a network that can be traced.
+    model = audited.cnn3()
+    images = torch.rand(2, 3, 32, 32)
+    assert _multiply_adds(model, images) == read(model, (3, 32, 32)).multiply_adds
+    assert read_or_run(model, (3, 32, 32)).untraced == ""
+    with refused(match="does not take an image"):
+        read_or_run(model, (3, 31, 31))

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
+import audited
 import gradleak
 from audited import Net, refused
 from gradleak.errors import DataError, GradleakError, NotApplicable
@@ -353,3 +354,13 @@ def test_a_layer_with_a_name_that_cannot_be_written_is_one_sentence(name):
     network[0].add_module(name, nn.Linear(4, 2))
     with refused(repr(name), "rename"):
         check_network(network, "network")
+
+
+def test_a_network_that_cannot_be_traced_is_audited_by_derivatives():
+    """On the side of its branch that the images take."""
+    found = gradleak.audit(audited.branching(), (3, 2, 2), scale="smoke")
+    assert {case.attack for case in found.result.cases} == {"dlg", "inverting_gradients"}
+    structure = found.result.structure
+    assert (structure.layers, structure.index, structure.critical) == ((), None, "")
+    assert "cannot be read as a graph" in structure.chain
+    assert found.result.network.multiply_adds == 24

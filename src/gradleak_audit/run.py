@@ -20,7 +20,7 @@ from gradleak.models.build import check_norms
 from gradleak.models.losses import BINARY, LOSSES
 from gradleak.reading import gradients
 from gradleak.reading.conversion import convert
-from gradleak.reading.fx_graph import outputs, read
+from gradleak.reading.fx_graph import outputs, read_or_run
 from gradleak.reading.model_checks import Size, own_copy
 from gradleak.reading.structure import structure
 from gradleak.runtime.progress import progress
@@ -150,13 +150,15 @@ class NetworkAudit:
         self.module.train(settings.mode != "evaluation")
         if settings.mode != "evaluation":
             gradients.check_training(self.module, size, outputs(self.module, size))
-        self.reading = read(self.module, size)
+        self.reading = read_or_run(self.module, size)
         gradients.check_loss(settings.loss, self.reading.classes)
-        self.converted, self.why = None, ""
-        try:
-            self.converted = convert(self.reading, self.module, self.origin.name, settings.loss)
-        except NotApplicable as error:
-            self.why = str(error)
+        self.converted, self.why = None, self.reading.untraced
+        if not self.why:
+            try:
+                name = self.origin.name
+                self.converted = convert(self.reading, self.module, name, settings.loss)
+            except NotApplicable as error:
+                self.why = str(error)
         found = self.samples(size, max(self.reading.classes, 2))
         (count, seeds), largest = settings.amounts, settings.batches[-1]
         found.check(count, largest)

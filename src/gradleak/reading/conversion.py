@@ -277,9 +277,11 @@ class _Walk:
         before = layer.inputs[0]
         alone = self.given[before] == 0 and len(self._takers(before)) == 1
         if alone and layer.output_shape == self.reading.input:
-            if not is_given(self.reading.module, layer.node):
+            traced = self.reading.module
+            assert traced is not None
+            if not is_given(traced, layer.node):
                 raise NotApplicable(f"{layer} changes the image by weights.")
-            self.before = preprocessing(self.reading.module, layer.node, self.reading.input)
+            self.before = preprocessing(traced, layer.node, self.reading.input)
             if self.before is not None:
                 return 0
         raise NotApplicable(

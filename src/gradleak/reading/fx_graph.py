@@ -83,6 +83,10 @@ KINDS: dict[Any, str] = {
 }
 
 
+class Untraced(ConfigError):
+    """A forward pass that torch.fx cannot trace, as one that branches on values."""
+
+
 @dataclass(frozen=True)
 class Layer:
     """One operation of a network's forward pass; its string has name and description."""
@@ -133,13 +137,16 @@ class Reading:
     input: Size  # (C, H, W) of one image
     classes: int
     layers: tuple[Layer, ...]
-    module: fx.GraphModule  # the traced network
+    module: fx.GraphModule | None  # the traced network
+    untraced: str = ""  # why there are no layers and no traced network, one sentence
+    counted: int = 0  # multiply-adds where there are no layers
 
     @property
     def multiply_adds(self) -> int:
         """Multiply-adds of convolutions and fully connected layers in one image's forward pass."""
         linear = [layer for layer in self.layers if layer.is_linear]
-        return sum(x.weights * (1 if x.shape is None else x.shape.positions) for x in linear)
+        found = sum(x.weights * (1 if x.shape is None else x.shape.positions) for x in linear)
+        return found or self.counted
 
     def named(self, name: str) -> Layer:
         """Return the layer with that name."""
@@ -150,7 +157,8 @@ def read(model: nn.Module, size: Size) -> Reading:
     """Trace a network and describe its layers; the network is not modified.
 
     Raises `ConfigError`, naming module and reason, if an image of this size (C, H, W) does not
-    pass, the output is not one row of numbers per image, or the forward pass cannot be traced.
+    pass or the output is not one row of numbers per image, and `Untraced` if the forward pass
+    cannot be traced.
     """
     classes, images = outputs(model, size), _images(model, size)
     # A function that receives `self.training`, as dropout does, keeps the value of tracing.
@@ -162,6 +170,34 @@ def read(model: nn.Module, size: Size) -> Reading:
         traced = _graph(model, "evaluation")
         _, shapes = _shapes(traced, images)
     return Reading(size, classes, _layers(traced, shapes), traced)
+
+
+def read_or_run(model: nn.Module, size: Size) -> Reading:
+    """As `read`, but without layers where the forward pass can be run and not be traced."""
+    try:
+        return read(model, size)
+    except Untraced as error:
+        counted = _multiply_adds(model, _images(model, size))
+        return Reading(size, outputs(model, size), (), None, str(error), counted)
+
+
+def _multiply_adds(model: nn.Module, images: torch.Tensor) -> int:
+    """As `Reading.multiply_adds`, of the modules that run."""
+    counts: list[int] = []
+
+    def count(module: nn.Module, _: Any, out: torch.Tensor) -> None:
+        assert isinstance(module, kinds)
+        counts.append(out[0].numel() * module.weight[0].numel())
+
+    kinds = (nn.Conv2d, nn.Linear)
+    hooks = [m.register_forward_hook(count) for m in model.modules() if isinstance(m, kinds)]
+    try:
+        with torch.no_grad(), passing(model, "evaluation"), torch.random.fork_rng(devices=[]):
+            model(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return sum(counts)
 
 
 def outputs(model: nn.Module, size: Size) -> int:
@@ -209,10 +245,9 @@ def _graph(model: nn.Module, mode: str) -> fx.GraphModule:
         with passing(model, mode):
             return fx.symbolic_trace(model)
     except Exception as error:
-        raise ConfigError(
+        raise Untraced(
             f"{type(model).__name__}.forward cannot be read as a graph ({_where(error)}"
-            f"{first_line(error)}); take branches on values out of it, or put them into a "
-            "module of their own."
+            f"{first_line(error)}); attacks that need only derivatives still apply."
         ) from error
 
 

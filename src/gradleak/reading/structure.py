@@ -232,6 +232,8 @@ class _Value:
 
 def counts(reading: Reading) -> tuple[LayerCount, ...]:
     """Count unknowns and constraints in running order; |V| restarts behind unreadable layers."""
+    if not reading.layers:
+        return ()
     order = [layer.name for layer in reading.layers if layer.is_linear]
     values, value_of = _values(reading, {name: time for time, name in enumerate(order)})
     tally, note = Tally(), ""
