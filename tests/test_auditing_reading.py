@@ -19,9 +19,10 @@ from gradleak.analysis.rank_analysis import analyse, critical
 from gradleak.client.capture import capture
 from gradleak.errors import NotApplicable
 from gradleak.reading.conversion import convert
-from gradleak.reading.fx_graph import _multiply_adds, read, read_or_run
+from gradleak.reading.fx_graph import read
 from gradleak.reading.gradients import gradient
 from gradleak.reading.structure import counts
+from gradleak.reading.untraced import multiply_adds, read_or_run
 
 
 def layers(*parts):
@@ -275,7 +276,7 @@ def test_what_cannot_be_traced_is_run_and_counted():
     # Counted as of a network that can be traced.
     model = audited.cnn3()
     images = torch.rand(2, 3, 32, 32)
-    assert _multiply_adds(model, images) == read(model, (3, 32, 32)).multiply_adds
+    assert multiply_adds(model, images) == read(model, (3, 32, 32)).multiply_adds
     assert read_or_run(model, (3, 32, 32)).untraced == ""
     with refused(match="does not take an image"):
         read_or_run(model, (3, 31, 31))

@@ -20,9 +20,10 @@ from gradleak.models.build import check_norms
 from gradleak.models.losses import BINARY, LOSSES
 from gradleak.reading import gradients
 from gradleak.reading.conversion import convert
-from gradleak.reading.fx_graph import outputs, read_or_run
+from gradleak.reading.fx_graph import outputs
 from gradleak.reading.model_checks import Size, own_copy
 from gradleak.reading.structure import structure
+from gradleak.reading.untraced import read_or_run
 from gradleak.runtime.progress import progress
 from gradleak_audit.attack.attack_suite import AGAINST, MKOR, SCALES, Entry, cut_short, menu
 from gradleak_audit.attack.malicious import chapter

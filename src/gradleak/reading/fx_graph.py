@@ -160,7 +160,7 @@ def read(model: nn.Module, size: Size) -> Reading:
     pass or the output is not one row of numbers per image, and `Untraced` if the forward pass
     cannot be traced.
     """
-    classes, images = outputs(model, size), _images(model, size)
+    classes, images = outputs(model, size), sample_images(model, size)
     # A function that receives `self.training`, as dropout does, keeps the value of tracing.
     traced, out = _graph(model, "training"), None
     # Auxiliary outputs may need larger images.
@@ -172,34 +172,6 @@ def read(model: nn.Module, size: Size) -> Reading:
     return Reading(size, classes, _layers(traced, shapes), traced)
 
 
-def read_or_run(model: nn.Module, size: Size) -> Reading:
-    """As `read`, but without layers where the forward pass can be run and not be traced."""
-    try:
-        return read(model, size)
-    except Untraced as error:
-        counted = _multiply_adds(model, _images(model, size))
-        return Reading(size, outputs(model, size), (), None, str(error), counted)
-
-
-def _multiply_adds(model: nn.Module, images: torch.Tensor) -> int:
-    """As `Reading.multiply_adds`, of the modules that run."""
-    counts: list[int] = []
-
-    def count(module: nn.Module, _: Any, out: torch.Tensor) -> None:
-        assert isinstance(module, kinds)
-        counts.append(out[0].numel() * module.weight[0].numel())
-
-    kinds = (nn.Conv2d, nn.Linear)
-    hooks = [m.register_forward_hook(count) for m in model.modules() if isinstance(m, kinds)]
-    try:
-        with torch.no_grad(), passing(model, "evaluation"), torch.random.fork_rng(devices=[]):
-            model(images)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return sum(counts)
-
-
 def outputs(model: nn.Module, size: Size) -> int:
     """Number of outputs for an image (C, H, W); `ConfigError` if there is no row of them."""
     name = type(model).__name__
@@ -209,7 +181,7 @@ def outputs(model: nn.Module, size: Size) -> int:
         )
     try:
         with torch.no_grad(), passing(model, "evaluation"):
-            found = model(_images(model, size))
+            found = model(sample_images(model, size))
     except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{name} does not take an image of {times(size)} ({first_line(error)}); correct input: "
@@ -251,7 +223,8 @@ def _graph(model: nn.Module, mode: str) -> fx.GraphModule:
         ) from error
 
 
-def _images(model: nn.Module, size: Size) -> torch.Tensor:
+def sample_images(model: nn.Module, size: Size) -> torch.Tensor:
+    """Two images (2, C, H, W) that networks are run with, always the same."""
     # Of a generator of its own: reading a network must not advance the global random state.
     chance = torch.Generator().manual_seed(0)
     return torch.rand(PASSED, *size, generator=chance).to(next(model.parameters()))
