@@ -59,7 +59,7 @@ PEERS_DATA = "cifar10"
 # Clients of each case, CPU seconds of a search by network, and how networks are trained.
 PEERED = {
     "smoke": {"clients": 1, "budget": (0.2, 0.2, 0.2, 0.2, 0.2), "images": 100, "epochs": 1},
-    "laptop": {"clients": 20, "budget": (10, 30, 30, 30, 10), "images": 5000, "epochs": 5},
+    "laptop": {"clients": 20, "budget": (5, 20, 15, 20, 5), "images": 5000, "epochs": 5},
     "paper": {"clients": 100, "budget": (20, 60, 120, 120, 20), "images": 5000, "epochs": 5},
 }[CONFIG.scale]
 PEERED_KINDS = ("lenet", "lenet_steps", "convnet", "convnet_steps", "cnn6")
