@@ -364,3 +364,18 @@ def test_a_network_that_cannot_be_traced_is_audited_by_derivatives():
     assert (structure.layers, structure.index, structure.critical) == ((), None, "")
     assert "cannot be read as a graph" in structure.chain
     assert found.result.network.multiply_adds == 24
+
+
+@pytest.mark.parametrize("pool", [nn.MaxPool2d(2), nn.MaxPool2d(3), nn.BatchNorm2d(4)])
+def test_dlg_stands_in_where_gauss_newton_does_not_linearise(pool):
+    layers = nn.Conv2d(3, 4, 3, padding=1), pool, nn.Sigmoid(), nn.Flatten(), nn.LazyLinear(10)
+    model = nn.Sequential(*layers)
+    model(torch.zeros(2, 3, 6, 6))
+    found = gradleak.audit(model, (3, 6, 6), scale="smoke", mode="evaluation")
+    attacks = {case.attack for case in found.result.cases}
+    assert {"dlg", "inverting_gradients"} <= attacks and "gauss_newton" not in attacks
+    images = torch.rand(1, 3, 6, 6)
+    shared = gradleak.capture(model, images, [1], mode="evaluation")
+    given = {"mode": "evaluation", "iterations": 3}
+    inverted = gradleak.invert(shared, model, (3, 6, 6), "gauss_newton", **given)
+    assert inverted.distance < 1

@@ -11,7 +11,7 @@ from torch import nn
 import gradleak
 from conftest import ROOT
 from gradleak.errors import ConfigError, GradleakError, NotApplicable, NumericsError
-from gradleak.library.attack_choice import ATTACKS, chosen
+from gradleak.library.attack_choice import ATTACKS
 from gradleak.models.build import load
 from gradleak.models.initial import draw_key, initial_weights
 from gradleak.models.locks import is_private
@@ -140,16 +140,6 @@ def test_other_attacks(images, attack, settings, least):
     found = gradleak.invert(shared, model, SHAPE, attack, labels=[2], **settings)
     assert found.attack == attack and found.images.shape == (1, *SHAPE)
     assert psnr(images, found) > least
-
-
-@pytest.mark.parametrize("name", ["inverting_gradients", "surrogate"])
-def test_a_weight_of_total_variation_takes_the_place_of_the_balance(name):
-    attack = chosen(name, {}, "cpu")
-    assert (attack.balance, attack.start) == (0.5, "gray")
-    attack = chosen(name, {"tv": 0.1}, "cpu")
-    assert (attack.balance, attack.tv, attack.start) == (None, 0.1, "normal")
-    assert chosen(name, {"tv": 0.1, "start": "uniform"}, "cpu").start == "uniform"
-    assert chosen(name, {"balance": 0.3}, "cpu").start == "gray"
 
 
 def test_a_batch_under_a_search():

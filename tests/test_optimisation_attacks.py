@@ -14,10 +14,12 @@ from chains import chain, conv, error, image, run, view
 from gradleak.attacks.optimization.dlg import Dlg
 from gradleak.attacks.optimization.engine import lbfgs
 from gradleak.attacks.optimization.engine.lbfgs import Settings, minimise
+from gradleak.attacks.optimization.engine.search_batch import Best
 from gradleak.attacks.optimization.gauss_newton import GaussNewton
 from gradleak.attacks.optimization.inverting import InvertingGradients
-from gradleak.attacks.optimization.optimization_attack import known_labels
-from gradleak.errors import NumericsError
+from gradleak.attacks.optimization.optimization_attack import known_labels, variation
+from gradleak.errors import ConfigError, NumericsError
+from gradleak.library.attack_choice import chosen
 from gradleak.models.initial import initial_weights
 from gradleak.training.optimisers import adam_step
 from test_branches import distance_of
@@ -326,6 +328,31 @@ def test_a_gray_start_is_near_the_middle_and_rates_fall():
     np.testing.assert_allclose(rates, 0.1 + 0.1 * np.cos(np.pi * np.arange(4) / 4))
     falling = InvertingGradients(rate=1.0, iterations=8)._rates()
     np.testing.assert_allclose(falling, [1, 1, 1, 0.1, 0.1, 0.01, 0.01, 0.001])
+
+
+@pytest.mark.parametrize("name", ["inverting_gradients", "surrogate"])
+def test_a_weight_of_total_variation_takes_the_place_of_the_balance(name):
+    attack = chosen(name, {}, "cpu")
+    assert (attack.balance, attack.start) == (0.5, "gray")
+    attack = chosen(name, {"tv": 0.1}, "cpu")
+    assert (attack.balance, attack.tv, attack.start) == (None, 0.1, "normal")
+    assert chosen(name, {"tv": 0.1, "start": "uniform"}, "cpu").start == "uniform"
+    assert chosen(name, {"balance": 0.3}, "cpu").start == "gray"
+    assert chosen(name, {"balance": None}, "cpu").start == "normal"
+    with pytest.raises(ConfigError, match=f"{name}: tv is a weight .* give one of them"):
+        chosen(name, {"tv": 0.1, "balance": 0.5}, "cpu")
+
+
+def test_an_image_one_pixel_high_has_variation_across_alone():
+    line = torch.tensor([0.0, 1.0, 3.0]).view(1, 1, 1, 1, 3)
+    assert variation(line, torch.abs).tolist() == variation(line.mT, torch.abs).tolist() == [1.5]
+
+
+def test_of_balanced_steps_the_last_finite_point_counts():
+    best = Best(torch.ones(2), torch.zeros(2, 1), torch.zeros(2, 0), last=True)
+    for value in ([1.0, 1.0], [2.0, np.nan]):
+        best.offer(torch.tensor(value), torch.tensor(value), torch.tensor(value)[:, None])
+    assert best.distance.tolist() == [2.0, 1.0] and best.images.tolist() == [[2.0], [1.0]]
 
 
 def test_the_benchmark_counts_successes_of_both():

@@ -29,7 +29,9 @@ def test_common_pools_are_of_blocks():
     assert Window("average", 2, 3).loses(8) and not Window("max", 3, 2, 1).loses(7)
 
 
-@pytest.mark.parametrize("name", ["median", "max:3", "max:3:3:x", "min:2:2:0"])
+@pytest.mark.parametrize(
+    "name", ["median", "max:3", "max:3:3:x", "min:2:2:0", "max:0:1:0", "max:3:0:0"]
+)
 def test_what_is_no_pool_is_refused(name):
     with pytest.raises(ConfigError, match=r"pool: .* is none; give none, global, max"):
         window_of(name)

@@ -28,7 +28,7 @@ class Network(Part):
     input: tuple[int, int, int] = doc("(C, H, W) of one image.")
     classes: int = doc("Outputs for one image.")
     parameters: int = doc("All its parameters.")
-    multiply_adds: int = doc("Of one image's forward pass through readable layers.")
+    multiply_adds: int = doc("Of one image, in convolutions and fully connected layers.")
     weights: str = doc("Where the weights come from, in words.")
 
 

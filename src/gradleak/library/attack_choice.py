@@ -17,8 +17,8 @@ from gradleak.settings.validation_messages import nearest, sentence
 
 CLOSED, SECOND, SEARCH, SURROGATE = "rgap", "gauss_newton", "inverting_gradients", "surrogate"
 MALICIOUS, ANALYTIC = "mkor", "analytic"
-# Inverting Gradients as it was best on other images than those of any comparison (docs/rgap.md),
-# with the number of steps of its authors. A caller's `tv` gives the paper's objective.
+# Inverting Gradients with balanced gradients, and the number of steps of its authors. A caller's
+# `tv` gives the paper's objective.
 TUNED: Mapping[str, Any] = MappingProxyType({**BALANCED, "iterations": 4800, "statistics": 0.1})
 # Attacks by name, with what is set unless the caller does. R-GAP's rows are balanced, which is
 # exact where float32 gradients leave the paper's own with noise. DLG has the gradients of its
@@ -53,12 +53,25 @@ def chosen(name: str, settings: Mapping[str, Any], device: str) -> Attack | Many
         if settings:
             raise ConfigError(f"{name}: it has no settings; take {next(iter(settings))} out.")
         return None
-    given = dict(ATTACKS[name])
-    if given.get("balance") is not None and "tv" in settings:
-        given = {key: value for key, value in given.items() if key not in BALANCED}
-    options = {"method": name, **given, **settings}
+    options = {"method": name, **_defaults(name, settings), **settings}
     try:
         return build(options, device)
     except ValidationError as error:
         kind = registry.class_of("attacks", options["method"])
         raise ConfigError(f"{name}: {sentence(error, kind)}") from error
+
+
+def _defaults(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What is set beside a caller's settings; `ConfigError` for a weight and a balance at once."""
+    given = dict(ATTACKS[name])
+    if "balance" not in given:
+        return given
+    balanced = settings.get("balance", given["balance"]) is not None
+    if "tv" in settings and "balance" in settings and balanced:
+        raise ConfigError(
+            f"{name}: tv is a weight of total variation, which balance takes the place of; give "
+            "one of them."
+        )
+    if balanced and "tv" not in settings:
+        return given
+    return {key: value for key, value in given.items() if key not in BALANCED}

@@ -112,9 +112,15 @@ class Attacker:
 
     @property
     def by_module(self) -> bool:
-        """True if it runs the network itself: it is no chain, or local steps are simulated."""
+        """True if it runs the network itself.
+
+        It is no chain, or none that Gauss-Newton linearises, or local steps are simulated.
+        """
         needed = self.shared.update is not None or bool(self.statistics)
-        return self.name in OF_ANY and (needed or self.network.converted is None)
+        converted = self.network.converted
+        if converted is None or (self.name == SECOND and not converted.chain.is_plain):
+            return self.name in OF_ANY
+        return self.name in OF_ANY and needed
 
     def check(self) -> None:
         """Raise `NotApplicable`, saying what applies instead, if the attack cannot be run."""

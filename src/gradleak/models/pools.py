@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -62,14 +63,14 @@ def window_of(pool: str) -> Window | None:
         return None
     if pool in NAMED:
         return NAMED[pool]
-    kind, *sizes = pool.split(":")
-    if kind not in ("max", "average") or len(sizes) != 3 or not all(s.isdigit() for s in sizes):
+    found = re.fullmatch(r"(max|average):([1-9]\d*):([1-9]\d*):(\d+)", pool)
+    if found is None:
         raise ConfigError(
             f"pool: {pool!r} is none; give none, global, {', '.join(NAMED)}, or kind, side, stride "
             "and padding as in max:3:3:0."
         )
-    side, stride, padding = map(int, sizes)
-    return Window(kind, side, stride, padding)  # type: ignore[arg-type]
+    kind, *sizes = found.groups()
+    return Window(kind, *map(int, sizes))  # type: ignore[arg-type]
 
 
 def is_common(pool: str) -> bool:

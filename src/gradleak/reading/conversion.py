@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -368,17 +369,24 @@ def _divided(layer: Layer) -> int:
     return height // down if same else 0
 
 
+def _both(value: Any) -> tuple[int, int]:
+    """Sizes along both axes, as PyTorch takes them: a number, or a list or tuple of one or two."""
+    sizes = tuple(value) if isinstance(value, list | tuple) else (value,)
+    return sizes[0], sizes[-1]
+
+
 def _settings(layer: Layer, *, means: bool) -> tuple[int, int, int] | None:
     """Kernel, stride and padding of a pool; None if it is anisotropic or has other options."""
     kernel = layer.option("kernel_size", 1, None)
     found = kernel, layer.option("stride", 2, None) or kernel, layer.option("padding", 3, 0)
+    sides = [_both(value) for value in found]
     if means:
         more = layer.option("ceil_mode", 4, False) or layer.option("divisor_override", 6, None)
-        more = more or not (layer.option("count_include_pad", 5, True) or found[2] in (0, (0, 0)))
+        counts_zeros = layer.option("count_include_pad", 5, True)
+        more = more or not (counts_zeros or sides[2] == (0, 0))
     else:
-        more = layer.option("dilation", 4, 1) not in (1, (1, 1))
+        more = _both(layer.option("dilation", 4, 1)) != (1, 1)
         more = more or layer.option("ceil_mode", 5, False)
-    sides = [value if isinstance(value, tuple) else (value, value) for value in found]
     if more or any(down != across for down, across in sides):
         return None
     kernel, stride, padding = (side[0] for side in sides)

@@ -219,7 +219,7 @@ def _graph(model: nn.Module, mode: str) -> fx.GraphModule:
     except Exception as error:
         raise Untraced(
             f"{type(model).__name__}.forward cannot be read as a graph ({_where(error)}"
-            f"{first_line(error)}); attacks that need only derivatives still apply."
+            f"{first_line(error)})."
         ) from error
 
 

@@ -39,6 +39,7 @@ Ranks = tuple[int, RankKind, float | None, str]
 # Elementwise operations and reshapes: the output carries the same values as the input.
 UNARY = ["norm", "activation", "pool", "offset", "affine", "reshape", "dropout", "log_softmax"]
 END = 10**9
+UNBRANCHED = "Take branches on values out of it for closed forms and for a table of its layers."
 
 
 def structure(
@@ -62,7 +63,7 @@ def structure(
         index=worst.index if worst else None,
         critical=worst.layer if worst else "",
         **security(converted, why_no_chain, layers),
-        chain=why_no_chain,
+        chain=f"{why_no_chain} {UNBRANCHED}" if reading.untraced else why_no_chain,
     )
 
 

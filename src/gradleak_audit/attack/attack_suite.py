@@ -70,7 +70,7 @@ class Entry:
 
     def reason(self, chain: Chain, mode: str) -> str:
         """Reason why it does not apply to a chain; empty if it does."""
-        if self.id == DLG:
+        if self.id == DLG and chain.is_plain:
             return "Gauss-Newton minimises the same distance, from R-GAP's answer."
         if self.id == MKOR:
             return _unplanned(chain) or mkor(self, chain).applies(chain) or ""

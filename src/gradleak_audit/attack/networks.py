@@ -206,7 +206,7 @@ class ModuleNetwork(_Network):
 
     @property
     def multiply_adds(self) -> int:
-        """Multiply-adds of one image's forward pass through readable layers."""
+        """Multiply-adds of convolutions and fully connected layers for one image."""
         return self.reading.multiply_adds
 
     def share(

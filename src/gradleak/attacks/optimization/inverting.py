@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # The learning rate falls to a tenth at these fractions of the iterations.
 MILESTONES = (3 / 8, 5 / 8, 7 / 8)
 FACTOR = 0.1
-# Settings of ours, which were best on images attacked nowhere else (docs/rgap.md).
+# Settings of ours; docs/rgap.md says how κ was chosen.
 BALANCED: Mapping[str, Any] = MappingProxyType({"balance": 0.5, "rate": 0.1, "start": "gray"})
 # Decay of Adam's second moments where gradients are balanced, and thus about as long at each step.
 QUICK = 0.9
@@ -44,9 +44,9 @@ class CosineSearch(FirstOrder):
     the shared one.
 
     `balance`, κ, is no part of the paper. Adam then goes along ∇d / ||∇d|| + κ ∇TV / ||∇TV||, at a
-    rate that falls to 0 by half a cosine, and the last point counts. With κ < 1 the images follow
-    the shared gradient where it says something, and are smooth where it does not. One κ does for
-    networks whose distances are orders of magnitude apart, which no one `tv` fits.
+    rate that falls to 0 by half a cosine, and the last finite point counts. With κ < 1 the images
+    follow the shared gradient where it says something, and are smooth where it does not. One κ does
+    for networks whose distances are orders of magnitude apart, which no one `tv` fits.
     """
 
     distance = "cosine distance of gradients"
@@ -77,11 +77,10 @@ class CosineSearch(FirstOrder):
         lock = [[torch.zeros_like(s)] for s in (scaling, scaling) if s is not None]
         lock.append([torch.zeros(())])
         objective, trace = self._objective(members), []
-        best = Best(members.scale, x.detach().clone(), members.logits)
+        last = self.balance is not None
+        best = Best(members.scale, x.detach().clone(), members.logits, last=last)
         for rate in progress(self._rates(), "steps"):
             cosine, value, slope, in_scaling = objective(x, scaling)
-            if self.balance is not None:
-                best = Best(members.scale, x.detach().clone(), members.logits)
             best.offer(value, cosine, x.detach())
             trace.append(value)
             along, memory = self._along(x, slope)

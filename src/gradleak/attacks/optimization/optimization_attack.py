@@ -339,9 +339,15 @@ def noise(
 
 
 def variation(images: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
-    """Mean of a function of neighbours' differences, down + across (M,), of (M, K, C, H, W)."""
-    down, across = (of(images.diff(dim=d)).flatten(1).mean(1) for d in (3, 4))
-    return down + across
+    """Mean of a function of neighbours' differences, down + across (M,), of (M, K, C, H, W).
+
+    There are none along an axis of one pixel, which counts as 0.
+    """
+    out = images.new_zeros(len(images))
+    for axis in (3, 4):
+        if images.shape[axis] > 1:
+            out = out + of(images.diff(dim=axis)).flatten(1).mean(1)
+    return out
 
 
 def moments(trace: np.ndarray) -> tuple[float, ...]:

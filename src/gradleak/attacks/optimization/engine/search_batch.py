@@ -52,15 +52,16 @@ class Members:
 
 
 class Best:
-    """Each member's best point so far."""
+    """Each member's best point so far, or the last one with a finite value."""
 
-    def __init__(self, like: Tensor, images: Tensor, logits: Tensor) -> None:
+    def __init__(self, like: Tensor, images: Tensor, logits: Tensor, *, last: bool = False) -> None:
+        self._last = last
         self.value = self.distance = torch.full_like(like, torch.inf)
         self.images, self.logits = images, logits
 
     def offer(self, value: Tensor, distance: Tensor, *point: Tensor) -> None:
         """Keep distance, images and logits (if they change) of the members that improved."""
-        better = value < self.value
+        better = value.isfinite() if self._last else value < self.value
         names = ("value", "distance", "images", "logits")
         for name, new in zip(names, (value, distance, *point), strict=False):
             rows = better.view(-1, *[1] * (new.ndim - 1))
