@@ -199,8 +199,8 @@ def test_networks_of_all_sorts_are_audited_twice_alike(name, photos):
         for image, picture in answers.items():
             np.testing.assert_array_equal(picture, second.pictures.answers[attack][image])
             assert picture.shape == first.pictures.originals.shape[1:]
-    more = {"pooled": (MASKED, MKOR), "normed": (MASKED,), "two_branches": (DLG,), "vit": (DLG,)}
-    audit, attacks = first.audit, {SEARCH, *more.get(name, ())}
+    more = {"pooled": (MASKED, MKOR), "normed": (MASKED,)}
+    audit, attacks = first.audit, {SEARCH, DLG, *more.get(name, ())}
     assert {case.attack for case in audit.cases if case.attempted} == attacks
     assert all(part.reason for part in audit.attacks if part.id not in attacks)
     for change in audit.changes:
