@@ -37,12 +37,13 @@ Sign = Literal["negative", "positive"]
 class Column(Form, Side):
     """Values of a column, such as c(M) or RA-i.
 
-    `units` names a column with the number of runs behind a value that counts them; any other value
-    is one.
+    `units` names a column with the number of units behind each value, such as ``batches``; without
+    it a value is one. `shared` says what all of them have in common, such as one training.
     """
 
     form: Literal["column"]
     units: str = ""
+    shared: str = ""
     rules = ("prediction", *EVERY)
     words = "what our table has; of several values the median"
 
@@ -54,8 +55,11 @@ class Column(Form, Side):
             made = runs.exact(values, n, claim, tolerance)
             if not self.units:
                 return made
-            behind = evidence.column(Side(table=self.table, where=self.where, column=self.units))
-            return replace(made, n=int(behind.sum()), n_ok=int(behind.sum()))
+            side = Side(table=self.table, where=self.where, column=self.units)
+            behind = int(evidence.column(side).sum())
+            words = f"over {behind} {self.units}"
+            reason = ", ".join(filter(None, [made.reason, words, self.shared]))
+            return replace(made, reason=reason, n=behind, n_ok=behind)
         made = Outcome("", "", float(np.median(values)), n=n, n_ok=n)
         if n < 2:
             return replace(made, verdict=NOT_JUDGED, reason="scale: one value has no interval")
