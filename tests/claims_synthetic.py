@@ -175,7 +175,7 @@ def claims_file(folder, claims, **more):
         "test": {"rule": "alpha"}, "same": {"rule": "absolute", "amount": 0},
         "close": {"rule": "at_least", "amount": -3}, "least": {"rule": "at_least", "amount": 2},
         "half": {"rule": "at_least", "amount": 0.5}, "most": {"rule": "at_most", "amount": 2},
-        "any": {"rule": "at_most", "amount": 1e6},
+        "rarely": {"rule": "at_least", "amount": 0.05}, "any": {"rule": "at_most", "amount": 1e6},
     }  # fmt: skip
     tolerances = {name: {**rule, "reason": "A test."} for name, rule in rules.items()}
     path = folder / "claims.yaml"

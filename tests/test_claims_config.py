@@ -124,6 +124,16 @@ def test_sentences_that_tests_check_name_them():
     assert named >= 4
 
 
+def test_sentences_about_seconds_cite_what_was_recorded():
+    rows = pd.read_csv(ROOT / "docs/results/mkor/speed.csv").set_index("what")
+    reasons = {claim.id: getattr(claim.query, "reason", "") for claim in PAPERS["mkor"].claims}
+    soteria = rows.loc["gradient of mkor_lenet against Soteria", "ratio"]
+    assert f"{soteria:.0f} times as long" in reasons["mkor.soteria.time"]
+    mkor = rows.loc["MKOR mkor_vgg16_100 against its gradient"]
+    words = f"{mkor['ours_s']:.2f} seconds, after {mkor['reference_s']:.0f} for the gradient"
+    assert words in reasons["mkor.speed"]
+
+
 def test_the_page_on_claims_has_every_form_with_its_rules():
     page = (ROOT / "docs/claims.md").read_text(encoding="utf-8")
     rows = page.partition("\n## Forms")[2].partition("\n## ")[0].splitlines()

@@ -210,3 +210,24 @@ def test_a_proportion_is_tested_to_both_sides(tmp_path, share, verdict):
     assert found["low"] < share < found["high"] and f"{share * 20:.0f} of 20" in found["reason"]
     twice = read(tmp_path, shares=[{"row": "all", "ours": share, "n": 20}] * 2)
     assert "2 rows" in sentence(ConfigError, outcome, tmp_path, query, "half", twice)
+
+
+@pytest.mark.parametrize(
+    ("count", "n", "verdict"),
+    [
+        (1, 20, "reproduced"),
+        (0, 20, "not told apart"),
+        (0, 58, "not told apart"),
+        (0, 59, "differs"),
+    ],
+)
+def test_none_of_a_few_cases_does_not_mean_never(tmp_path, count, n, verdict):
+    query = {"form": "sometimes", "table": "counts", "where": {}}
+    evidence = read(tmp_path, counts=[{"ours": count, "n": n}])
+    found = outcome(tmp_path, query, "rarely", evidence)
+    assert tuple(found[["verdict", "n", "window"]]) == (verdict, n, "at least one")
+    assert found["ours"] == count / n
+    if n == 20 and not count:
+        assert found["high"] == pytest.approx(1 - 0.05 ** (1 / 20))
+        assert found["reason"] == "0 of 20, a rate of up to 14 % is not excluded"
+        assert found["p"] == pytest.approx(0.95**20)

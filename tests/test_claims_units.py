@@ -80,6 +80,9 @@ def test_a_count_of_several_runs_is_no_single_draw(tmp_path):
     assert outcome(tmp_path, query, "least", evidence)["verdict"] == "not judged"
     found = outcome(tmp_path, {**query, "units": "n"}, "least", evidence)
     assert tuple(found[["verdict", "n", "n_ok"]]) == ("differs", 20, 20)
+    assert found["reason"].endswith(", over 20 n")
+    found = outcome(tmp_path, {**query, "units": "n", "shared": "one training"}, "least", evidence)
+    assert found["reason"].endswith(", over 20 n, one training")
 
 
 def estimated(folder, rows, **query):

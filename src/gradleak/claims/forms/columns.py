@@ -17,6 +17,7 @@ from gradleak.claims.outcome import (
     DIFFERS,
     EXCEEDS,
     NOT_JUDGED,
+    REPRODUCED,
     NotJudged,
     Outcome,
     holds,
@@ -36,12 +37,13 @@ Sign = Literal["negative", "positive"]
 class Column(Form, Side):
     """Values of a column, such as c(M) or RA-i.
 
-    `units` names a column with the number of runs behind a value that counts them; any other value
-    is one.
+    `units` names a column with the number of units behind each value, such as ``batches``; without
+    it a value is one. `shared` says what all of them have in common, such as one training.
     """
 
     form: Literal["column"]
     units: str = ""
+    shared: str = ""
     rules = ("prediction", *EVERY)
     words = "what our table has; of several values the median"
 
@@ -53,8 +55,11 @@ class Column(Form, Side):
             made = runs.exact(values, n, claim, tolerance)
             if not self.units:
                 return made
-            behind = evidence.column(Side(table=self.table, where=self.where, column=self.units))
-            return replace(made, n=int(behind.sum()), n_ok=int(behind.sum()))
+            side = Side(table=self.table, where=self.where, column=self.units)
+            behind = int(evidence.column(side).sum())
+            words = f"over {behind} {self.units}"
+            reason = ", ".join(filter(None, [made.reason, words, self.shared]))
+            return replace(made, reason=reason, n=behind, n_ok=behind)
         made = Outcome("", "", float(np.median(values)), n=n, n_ok=n)
         if n < 2:
             return replace(made, verdict=NOT_JUDGED, reason="scale: one value has no interval")
@@ -75,18 +80,32 @@ class Column(Form, Side):
         return runs.of_numbers(tolerance, "value")
 
 
-class Proportion(Form):
-    """A share of n cases, in columns ``ours`` and ``n`` of one row of a table, against a limit."""
+class OfCases(Form):
+    """A number of n cases, in columns ``ours`` and ``n`` of one row of a table."""
 
-    form: Literal["proportion"]
     table: str
     where: Where = Field(default_factory=dict)
-    rules = ("at_least", "at_most")
     words = "share of the cases"
+
+    def found_in(self) -> list[str]:
+        """See `Form.found_in`."""
+        return [self.table]
+
+    def number(self, evidence: Evidence, column: str, claim: Statement) -> float:
+        """Value of a column in the row."""
+        side = Side(table=self.table, where=self.where, column=column)
+        return only(evidence.column(side), side, claim)
+
+
+class Proportion(OfCases):
+    """A share of n cases against a limit; ``ours`` is the share."""
+
+    form: Literal["proportion"]
+    rules = ("at_least", "at_most")
 
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
         """Judge by exact binomial tests: the share is beyond the limit, or short of it."""
-        share, n = (self._number(evidence, name, claim) for name in ("ours", "n"))
+        share, n = (self.number(evidence, name, claim) for name in ("ours", "n"))
         cases, hits, limit = round(n), round(share * n), tolerance.limit
         more = float(stats.binom.sf(hits - 1, cases, limit))
         fewer = float(stats.binom.cdf(hits, cases, limit))
@@ -96,13 +115,32 @@ class Proportion(Form):
         made = Outcome(tested(p, p_against, tolerance.alpha), words, share, low, high)
         return replace(made, n=cases, n_ok=cases, p=p, p_against=p_against)
 
-    def _number(self, evidence: Evidence, column: str, claim: Statement) -> float:
-        side = Side(table=self.table, where=self.where, column=column)
-        return only(evidence.column(side), side, claim)
 
-    def found_in(self) -> list[str]:
-        """See `Form.found_in`."""
-        return [self.table]
+class Sometimes(OfCases):
+    """At least one of n cases; ``ours`` is how many.
+
+    One case shows it. None is held against it only if so many were tried that even a rate of the
+    tolerance's amount would hardly have left none.
+    """
+
+    form: Literal["sometimes"]
+    rules = ("at_least",)
+
+    def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
+        """Judge by one case, or by what rate is still possible where there is none."""
+        found, n = (round(self.number(evidence, name, claim)) for name in ("ours", "n"))
+        low, high = stats.binomtest(found, n).proportion_ci(1 - 2 * tolerance.alpha)
+        made = Outcome(REPRODUCED, f"{found} of {n}", found / n, low, high, n, n)
+        if found:
+            return made
+        p = (1 - tolerance.limit) ** n
+        words = f"{made.reason}, a rate of up to {high:.0%} is not excluded".replace("%", " %")
+        verdict = tested(1.0, p, tolerance.alpha)
+        return replace(made, verdict=verdict, reason=words, p=1.0, p_against=p)
+
+    def window(self, claim: Statement, tolerance: Tolerance) -> str:
+        """See `Form.window`."""
+        return "at least one"
 
 
 class Less(Closed):

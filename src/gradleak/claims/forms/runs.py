@@ -12,7 +12,7 @@ from gradleak.claims.evidence import Evidence
 from gradleak.claims.forms.base import EXTREMES, Form, experiments, percent
 from gradleak.claims.metrics import HIGHER_IS_BETTER, LOGARITHMIC, label, may_be_zero, worst
 from gradleak.claims.outcome import DIFFERS, EXCEEDS, NOT_JUDGED, Outcome, failed, holds, joined
-from gradleak.claims.power import TOO_WIDE, Window, alone, needed, widened
+from gradleak.claims.power import ONE_DRAW, TOO_WIDE, Window, alone, needed, widened
 from gradleak.claims.statement import EVERY, Answers, Statement, Tolerance, Where
 from gradleak.claims.statistics import bootstrap_mean, prediction_interval
 
@@ -90,7 +90,7 @@ class Runs(Form):
     ) -> Outcome:
         """Judge values of batches; our number is their mean, `n` and `n_ok` count images.
 
-        A single batch has an interval only for the mean over its images under rule ``mean``.
+        A single batch has no interval: one over its images would say nothing of another batch.
         """
         n, n_ok, zero = len(found), int(found["ok"].sum()), self.missing == "zero"
         missed = int(found["missed"].sum())
@@ -108,14 +108,13 @@ class Runs(Form):
         made = Outcome(DIFFERS, lost, ours, n=n, n_ok=n_ok)
         if images.size <= n / 2:
             return made
-        spread = images if values.size == 1 and self.take == "mean" else values
-        if spread.size < 2 or (values.size == 1 and tolerance.rule != "mean"):
-            words = joined("scale: one batch has no interval", lost)
+        if values.size < 2:
+            words = joined(f"{ONE_DRAW}: one batch has no interval", lost)
             return replace(made, verdict=NOT_JUDGED, reason=words)
-        low, high = widened(*interval(spread, self.metric, tolerance), self.metric, tolerance)
-        made = replace(made, verdict="", low=low, high=high, units=spread.size)
+        low, high = widened(*interval(values, self.metric, tolerance), self.metric, tolerance)
+        made = replace(made, verdict="", low=low, high=high, units=values.size)
         note = f" ({_batches(values.size)})"
-        return placed(made, claim, self.metric, spread, tolerance, note)
+        return placed(made, claim, self.metric, values, tolerance, note)
 
     def found_in(self) -> list[str]:
         """See `Form.found_in`."""
