@@ -56,7 +56,7 @@ def refusal(python, system, machine, release):
 
 
 def here():
-    """What `refusal` asks of this Python and machine."""
+    """Arguments of `refusal` for this Python and machine."""
     system = platform.system()
     name, version = platform.libc_ver() if system == "Linux" else ("", "")
     if system == "Darwin":

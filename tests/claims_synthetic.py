@@ -32,6 +32,19 @@ def copa():
     return load(FILE)
 
 
+# Queries of two attacks on a network, one for each form.
+WHERE = {"result": "r", "model": "m", "attack": "a"}
+OTHER = {**WHERE, "attack": "b"}
+RUNS = {"form": "runs", "metric": "mse", "where": WHERE}
+COMPARE = {"form": "compare", "unit": "image", "comparisons": [{"better": WHERE, "than": OTHER}]}
+CLOSE = {"form": "close", "unit": "image", "measure": "value", "one": WHERE, "other": OTHER}
+LIMIT = {"form": "limit", "metric": "mse", "unit": "image", "where": WHERE}
+SHARE = {
+    "form": "share", "unit": "image", "more": {"where": WHERE, "amount": 0.5},
+    "less": {"where": OTHER, "amount": 0.5},
+}  # fmt: skip
+
+
 def paper_mse():
     """The paper's MSEs of truck and animal, from its PSNRs, for each model and attack."""
     found = {}

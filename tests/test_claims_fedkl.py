@@ -1,8 +1,11 @@
 """Claims of FedKL: its tables, and its sentences against them and against made-up results."""
 
 from itertools import product
+from zipfile import ZipFile
 
+import pandas as pd
 import pytest
+import yaml
 
 from claims_synthetic import ROOT, read, score, verdicts
 from gradleak.claims import load, load_explanations, table
@@ -284,3 +287,31 @@ def test_tables_show_the_papers_numbers_beside_ours(claims, world):
     assert shown.loc[("LeNet (32*32)", "Parameter Proportion"), "paper"] == 22.43
     few = shown.loc[("VGG-16 (224*224), Client 0", "C-10"), "note"]
     assert set(few) == {"scale: needs at least paper, this is laptop"}
+
+
+def test_searches_that_are_left_unjudged_are_those_that_the_record_shows_cut_short():
+    """`spent` of the claims' lists, by the evaluations in the recorded scores."""
+    lists = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    most = yaml.safe_load((FILE.parent / "paper.yaml").read_text(encoding="utf-8"))
+    most = most["attacks"]["fedkl_dlg"]["iterations"]["laptop"]
+    failing = (one for one in lists["claims"] if one["id"].startswith("fedkl.dlg_fails"))
+    (sharing,) = (one for one in failing if "what" in one["foreach"])
+    cases = [
+        (f"{one['case']}", end, one["spent"])
+        for one in lists["lists"]["lenets"]
+        for end in ("", "_bn")
+    ]
+    cases += [
+        (f"lenet_mnist_{one['id']}", "_kl", one["spent"]) for one in sharing["foreach"]["what"]
+    ]
+    with ZipFile(ROOT / "docs/results/fedkl/evidence.zip") as evidence:
+        for case, end, spent in cases:
+            (path,) = (
+                n
+                for n in evidence.namelist()
+                if f"/fedkl_{case}/" in n and n.endswith("/fedkl_dlg.csv")
+            )
+            found = pd.read_csv(evidence.open(path))
+            model = "fedkl_lenet_mnist" if case.startswith("lenet_mnist_") else f"fedkl_{case}"
+            own = found[(found["model"] == f"{model}{end}") & (found["metric"] == "evaluations")]
+            assert len(own) and (own["value"] >= most).any() == (spent == "paper"), (case, end)

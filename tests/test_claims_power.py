@@ -5,15 +5,25 @@ import math
 import numpy as np
 import pytest
 
-from claims_synthetic import claim, claims_file, outcome, read, score, verdicts
+from claims_synthetic import (
+    CLOSE,
+    COMPARE,
+    LIMIT,
+    OTHER,
+    RUNS,
+    SHARE,
+    WHERE,
+    claim,
+    claims_file,
+    outcome,
+    read,
+    score,
+    verdicts,
+)
 from gradleak.claims import statistics, tally
 from gradleak.claims.power import Window, closeness, needed, printed_range
 from gradleak.claims.statement import Statement, Tolerance
 from gradleak.errors import ConfigError
-
-WHERE = {"result": "r", "model": "m", "attack": "a"}
-RUNS = {"form": "runs", "metric": "mse", "where": WHERE}
-OTHER = {**WHERE, "attack": "b"}
 
 
 def printed(value, decimals=None, spread=0.0):
@@ -129,13 +139,6 @@ def test_closeness_is_a_ratio_of_errors(ours, paper, metric, near):
 
 
 ONE = [0.1, 0.11, 0.09, 0.1, 0.12, 0.1]
-COMPARE = {"form": "compare", "unit": "image", "comparisons": [{"better": WHERE, "than": OTHER}]}
-CLOSE = {"form": "close", "unit": "image", "measure": "value", "one": WHERE, "other": OTHER}
-LIMIT = {"form": "limit", "metric": "mse", "unit": "image", "where": WHERE}
-SHARE = {
-    "form": "share", "unit": "image", "more": {"where": WHERE, "amount": 0.5},
-    "less": {"where": OTHER, "amount": 0.5},
-}  # fmt: skip
 TREND = {
     "form": "trend", "metric": "mse", "sign": "positive", "missing": "failed",
     "points": [{"x": x, "where": {**WHERE, "model": f"m{x}"}} for x in range(4)],

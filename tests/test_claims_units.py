@@ -1,4 +1,4 @@
-"""What a verdict rests on: one draw is none, images of a batch are one, few batches are few."""
+"""Units of a verdict: one draw is none, images of a batch are one, few batches are few."""
 
 import math
 
@@ -6,21 +6,25 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from claims_synthetic import claim, claims_file, outcome, read, score, verdicts
+from claims_synthetic import (
+    CLOSE,
+    COMPARE,
+    LIMIT,
+    OTHER,
+    RUNS,
+    SHARE,
+    WHERE,
+    claim,
+    claims_file,
+    outcome,
+    read,
+    score,
+    verdicts,
+)
 from gradleak.claims.power import closeness
 from gradleak.claims.statement import Statement
 from gradleak.claims.statistics import floored, freedom, p_words
 
-WHERE = {"result": "r", "model": "m", "attack": "a"}
-OTHER = {**WHERE, "attack": "b"}
-RUNS = {"form": "runs", "metric": "mse", "where": WHERE}
-COMPARE = {"form": "compare", "unit": "image", "comparisons": [{"better": WHERE, "than": OTHER}]}
-CLOSE = {"form": "close", "unit": "image", "measure": "value", "one": WHERE, "other": OTHER}
-LIMIT = {"form": "limit", "metric": "mse", "unit": "image", "where": WHERE}
-SHARE = {
-    "form": "share", "unit": "image", "more": {"where": WHERE, "amount": 0.5},
-    "less": {"where": OTHER, "amount": 0.5},
-}  # fmt: skip
 EFFECT = {
     "form": "effect", "unit": "image", "pairs": [{"one": WHERE, "other": WHERE}],
     "among": [WHERE, OTHER],

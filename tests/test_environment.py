@@ -5,9 +5,10 @@ import re
 import runpy
 import shutil
 import sys
+import tomllib
 import venv
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from packaging.utils import canonicalize_name
 from conftest import ROOT, run
 
 LOCK = ROOT / "requirements.lock"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 ENTRIES = re.split(r"\n(?=[a-z0-9])", LOCK.read_text(encoding="utf-8").strip())
 
 
@@ -118,9 +120,22 @@ def test_this_environment_has_the_locked_versions():
 
 
 def test_the_lock_has_whatever_its_packages_need():
-    """It is installed without a look at what they need."""
+    """It is installed without a look at what they need; pip's check leaves out their extras."""
     done = run(sys.executable, "-m", "pip", "check")
     assert done.returncode == 0, done.stdout
+    locked = {canonicalize_name(Requirement(e.split("\n")[0].rstrip("\\")).name) for e in ENTRIES}
+    seen, left = set(), [("gradleak", extra) for extra in PROJECT["optional-dependencies"]]
+    while left:
+        name, extra = left.pop()
+        for needed in map(Requirement, requires(name) or ()):
+            one = canonicalize_name(needed.name)
+            if needed.marker is not None and not needed.marker.evaluate({"extra": extra}):
+                continue
+            assert one in locked, f"{name}[{extra}] needs {one}"
+            more = {(one, own) for own in ("", *needed.extras)} - seen
+            seen |= more
+            left += more
+    assert ("sqlalchemy", "asyncio") in seen and len(seen) > 150
 
 
 def pip(folder, *arguments):

@@ -62,7 +62,7 @@ def chosen(name: str, settings: Mapping[str, Any], device: str) -> Attack | Many
 
 
 def _defaults(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What is set beside a caller's settings; `ConfigError` for a weight and a balance at once."""
+    """Settings beside a caller's; `ConfigError` for a weight and a balance at once."""
     given = dict(ATTACKS[name])
     if "balance" not in given:
         return given

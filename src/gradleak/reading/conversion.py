@@ -347,8 +347,7 @@ def _pool_kind(layer: Layer) -> str | None:
         if settings is not None:
             return _pool_name("average" if means else "max", settings, layer.input_shape[1:])
     raise NotApplicable(
-        f"{layer} is another pool than the largest or the mean of square windows, or the mean of "
-        "all places."
+        f"{layer} is neither a max or average pool of square windows nor a global average pool."
     )
 
 

@@ -17,7 +17,7 @@ HONEST: Chapter = "honest server"
 MALICIOUS: Chapter = "malicious server"
 SEARCH = "inverting_gradients"
 CLOSED, SECOND, MKOR = "rgap", "gauss_newton", "mkor"
-# Of any network; on chains, Gauss-Newton minimises the same distance from R-GAP's answer.
+# Of any network; on plain chains, Gauss-Newton minimises the same distance from R-GAP's answer.
 DLG = "dlg"
 # Attacks against one kind of change, which apply to no other.
 UNLOCK, MASKED = "unlock", "masked"
@@ -123,8 +123,8 @@ def menu(scale: str, multiply_adds: int, parameters: int) -> dict[str, Entry]:
         ),
         SEARCH: (
             "Inverting Gradients, a search",
-            f"{steps} steps{cut} from gray noise, by Adam along gradients of distance and total "
-            f"variation, as 1 to {BALANCED['balance']:g}",
+            f"{steps} steps{cut} of Adam from gray noise, along the unit gradients of distance and "
+            f"total variation, weighted 1 to {BALANCED['balance']:g}",
             search,
         ),
         MASKED: (
