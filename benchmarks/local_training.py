@@ -11,7 +11,7 @@ from torch import nn
 
 import gradleak
 from benchmarks import study
-from benchmarks.client_networks import Images, trained, untrained
+from benchmarks.client_networks import Images
 
 KEYS = ("weights", "images", "epochs", "batch_size", "optimiser", "rate", "attack", "client")
 # Attacks on one image and on batches; closed forms take one image.
@@ -55,11 +55,7 @@ def compare(data: Images, others: Images, folder: Path, amounts: dict[str, Any])
     Gauss-Newton, ``train`` images and ``train_epochs`` of the trained weights.
     """
     runs = study.Runs(folder / "runs.csv", KEYS)
-    settings = {"images": amounts["train"], "epochs": amounts["train_epochs"]}
-    networks = {
-        "untrained": untrained("lenet", 0),
-        "trained": trained("lenet", others, data, settings, folder / "lenet.safetensors"),
-    }
+    networks = study.lenets(data, others, folder, amounts)
     for client in range(amounts["clients"]):
         for weights, model in networks.items():
             for case in cases(tuple(amounts["epochs"])):

@@ -46,12 +46,12 @@ import threadpoolctl
 import torch
 from torch import nn
 
+from benchmarks import kept
 from benchmarks.client_networks import Images, trained, untrained
 from benchmarks.peers_breaching import Breaching
 from benchmarks.peers_cases import BREACHING, CASES, LEAKPRO, OURS, Case, client
 from benchmarks.peers_leakpro import LeakPro
-from benchmarks.peers_runs import FIELDS, KEYS, Record, Runs, attack
-from benchmarks.peers_runs import read as read_runs
+from benchmarks.peers_runs import FIELDS, NUMBERS, Record, Runs, attack
 from benchmarks.peers_table import table
 from benchmarks.peers_tools import Ours, Tool
 from gradleak.data import arrays
@@ -95,11 +95,11 @@ class Comparison:
             wanted = set()
             for number, case in progress(todo, "clients"):
                 keys = self._keys(case, number)
-                wanted |= {tuple(row[key] for key in KEYS) for row in keys}
+                wanted |= {runs.key(row) for row in keys}
                 self._attack(case, number, [row for row in keys if not runs.has(row)], runs)
-        kept = [row for row in runs.rows if tuple(row[key] for key in KEYS) in wanted]
+        rows = [row for row in runs.rows if runs.key(row) in wanted]
         _, absent = self._versions
-        return table(pd.DataFrame(kept, columns=list(FIELDS)), self.cases, absent)
+        return table(pd.DataFrame(rows, columns=list(FIELDS)), self.cases, absent)
 
     @cached_property
     def _versions(self) -> tuple[dict[tuple[str, str], str], dict[str, str]]:
@@ -166,7 +166,7 @@ def read_images(path: str, dataset: str, split: str) -> Images:
 
 def main(path: Path) -> None:
     """Print the table of a file of runs."""
-    runs = pd.DataFrame(read_runs(path), columns=list(FIELDS))
+    runs = pd.DataFrame(kept.read(path, FIELDS, NUMBERS), columns=list(FIELDS))
     latest = runs.drop_duplicates(["case", "tool", "method", "image"], keep="last")
     shown = table(latest, CASES).drop(columns=["version", "images", "budget"])
     print(shown.to_string(index=False, na_rep="", float_format="{:.2f}".format))

@@ -4,8 +4,6 @@ Each attack is written to the file as soon as it is done, so that a comparison w
 goes on from there.
 """
 
-import csv
-import io
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,18 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
+from benchmarks.kept import Kept
 from benchmarks.peers_cases import LABELS, Client
 from benchmarks.peers_tools import Tool
-from gradleak.errors import ArtifactError
 from gradleak.library.score import score
 
 Record = dict[str, Any]
 # What a run is of, by which it is found again.
 KEYS = ("case", "tool", "version", "method", "image", "images", "budget")
-FIELDS = (*KEYS, "status", "reason", "iterations", "seconds", "psnr", "ssim", "right")
+RESULTS = ("iterations", "seconds", "psnr", "ssim", "right")
+FIELDS = (*KEYS, "status", "reason", *RESULTS)
+NUMBERS = ("image", "budget", *RESULTS)
 OK, FAILED, ABSENT = "ok", "failed", "not installed"
 # Calibration begins with so many iterations, and takes so many times more until it has used this
 # share of the budget. Differences in time below another share are noise.
@@ -32,38 +31,11 @@ FIRST, GROWTH, SHARE, NOISE = 3, 3, 0.15, 0.02
 LONGEST = 200  # characters of a reason
 
 
-def read(path: Path) -> list[Record]:
-    """Runs in a file, as far as it is written."""
-    text = path.read_text(encoding="utf-8")
-    found = pd.read_csv(io.StringIO(text[: text.rfind("\n") + 1]), dtype={"version": str})
-    if list(found) != list(FIELDS):
-        raise ArtifactError(f"{path} has other columns; delete it, or rename it to keep it.")
-    return [dict(zip(FIELDS, row, strict=True)) for row in found.itertuples(index=False)]
-
-
-class Runs:
+class Runs(Kept):
     """Table of runs in a file that grows by a line for each."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            path.write_text(f"{','.join(FIELDS)}\n", encoding="utf-8")
-        self.rows = read(path)
-        with path.open("rb+") as file:  # what a killed run left unfinished goes
-            file.truncate(path.read_bytes().rfind(b"\n") + 1)
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Append a run."""
-        full = {key: row.get(key, np.nan) for key in FIELDS}
-        self.rows.append(full)
-        with self.path.open("a", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-            writer.writerow({k: "" if v != v else v for k, v in full.items()})
-
-    def has(self, row: Mapping[str, Any]) -> bool:
-        """True if there is a run of the same keys."""
-        return any(all(one[key] == row[key] for key in KEYS) for one in self.rows)
+        super().__init__(path, FIELDS, KEYS, NUMBERS)
 
     def iterations(self, row: Mapping[str, Any]) -> int | None:
         """Number that fills the budget by the times of earlier clients; None for the first.

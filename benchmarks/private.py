@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from torch import nn
 
 import gradleak
 from benchmarks import study
-from benchmarks.client_networks import Images, untrained
+from benchmarks.client_networks import Images
 from gradleak.adapters.opacus import epsilon
 
-KEYS = ("defence", "settings", "images", "attack", "client")
+KEYS = ("weights", "defence", "settings", "images", "attack", "client")
 RATE = 0.1  # learning rate of defences of updates
 ATTACKS = ("rgap", "gauss_newton", "inverting_gradients")
 DELTA = 1e-5  # of the whole, and of each round of local_dp
@@ -44,15 +45,18 @@ DEFENCES: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 
 
-def compare(data: Images, folder: Path, amounts: dict[str, Any]) -> pd.DataFrame:
-    """Attack defended gradients of LeNet on images of `data`.
+def compare(data: Images, others: Images, folder: Path, amounts: dict[str, Any]) -> pd.DataFrame:
+    """Attack defended gradients of LeNet on images of `data`; weights are trained on `others`.
 
-    `amounts`: ``clients``, ``iterations`` of searches, ``second`` of Gauss-Newton. ``epsilon``
-    is that of all rounds.
+    `amounts`: ``clients``, ``iterations`` of searches, ``second`` of Gauss-Newton, ``train``
+    images and ``train_epochs`` of the trained weights. ``epsilon`` is that of all rounds.
     """
-    runs, model = study.Runs(folder / "runs.csv", KEYS), untrained("lenet", 0)
+    runs, networks = (
+        study.Runs(folder / "runs.csv", KEYS),
+        study.lenets(data, others, folder, amounts),
+    )
     for client in range(amounts["clients"]):
-        for size in (1, 4):
+        for (weights, model), size in product(networks.items(), (1, 4)):
             images, classes = data.take(client * size, size)
             labels = classes.tolist()
             shared = gradleak.capture(model, images, labels)
@@ -61,8 +65,8 @@ def compare(data: Images, folder: Path, amounts: dict[str, Any]) -> pd.DataFrame
                 for attack in ATTACKS:
                     if size > 1 and attack == "rgap":
                         continue
-                    key = {"defence": defence, "settings": words, "images": size}
-                    key |= {"attack": attack, "client": client}
+                    key: study.Row = {"weights": weights, "defence": defence, "settings": words}
+                    key |= {"images": size, "attack": attack, "client": client}
                     more: dict[str, Any] = {"labels": labels, "seed": client}
                     more |= study.amount(attack, amounts)
                     given = sent, model, images, attack

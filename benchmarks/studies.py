@@ -19,9 +19,7 @@ def make(
     `data` are images under attack, `others` those of trainings and proxies; `folder` keeps each
     attack.
     """
-    if name == "private":
-        return private.compare(data, folder, amounts)
-    module = {"local_training": local_training, "norms": norms}[name]
+    module = {"local_training": local_training, "norms": norms, "private": private}[name]
     return module.compare(data, others, folder, amounts)
 
 

@@ -15,32 +15,27 @@ import pandas as pd
 import torch
 
 import gradleak
+from benchmarks.client_networks import Images, trained, untrained
+from benchmarks.kept import Kept, Row
 from gradleak.claims.statistics import interval_of_mean
 from gradleak.errors import GradleakError, NotApplicable
-from gradleak.runtime.artifacts import write_csv
 
 LEVEL = 0.95
 METRICS = ("psnr", "ssim")
-Row = dict[str, Any]
+TOLD = ("answered", "threat")
+NUMBERS = (*METRICS, "distance", "drift", "seconds")
 
 
-class Runs:
+class Runs(Kept):
     """Rows of a study in a CSV file, by what was attacked and how."""
 
     def __init__(self, path: Path, keys: Sequence[str]) -> None:
-        self.path, self.keys = path, list(keys)
-        self.rows: list[Row] = []
-        if path.exists():
-            found = pd.read_csv(path, dtype=dict.fromkeys(self.keys, str), keep_default_na=False)
-            self.rows = found.to_dict("records")  # type: ignore[assignment]
-        self._done = {self._key(row) for row in self.rows}
-
-    def _key(self, row: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(str(row[key]) for key in self.keys)
+        super().__init__(path, (*keys, "status", "reason", *TOLD, *NUMBERS), keys, NUMBERS)
 
     def attempt(self, key: Row, work: Callable[[], Row]) -> None:
         """Do some work unless it is done, and keep its row; an attack that fails has a reason."""
-        if self._key(key) in self._done:
+        named = {name: str(value) for name, value in key.items()}
+        if self.has(named):
             return
         started = time.process_time()
         try:
@@ -49,10 +44,7 @@ class Runs:
             found = {"status": "not applicable", "reason": str(error)}
         except GradleakError as error:
             found = {"status": "failed", "reason": str(error)}
-        seconds = round(time.process_time() - started, 2)
-        self.rows.append({**{k: str(v) for k, v in key.items()}, **found, "seconds": seconds})
-        self._done.add(self._key(key))
-        write_csv(self.path, pd.DataFrame(self.rows))
+        self.add({**named, **found, "seconds": round(time.process_time() - started, 2)})
 
     def summary(self, by: Sequence[str]) -> pd.DataFrame:
         """Means over runs with intervals of 95 % (Student's t), by some of the keys.
@@ -67,15 +59,27 @@ class Runs:
             row: Row = dict(zip(by, values, strict=True))
             row |= {"n": len(group), "n_ok": len(ok)}
             for metric in METRICS:
-                numbers = ok[metric].astype(float).to_numpy()
+                numbers = ok[metric].to_numpy()
                 low, high = interval_of_mean(numbers, log=False, level=LEVEL)
                 row[metric] = numbers.mean() if len(numbers) else np.nan
                 row |= {f"{metric}_low": low, f"{metric}_high": high}
             # Gauss-Newton's image may be kept where a closed form's does not explain an update.
-            if "attack" in row and "answered" in ok and len(ok):
+            if "attack" in row and len(ok):
                 row["own"] = float((ok["answered"] == row["attack"]).mean())
-            out.append(row | {"seconds": group["seconds"].astype(float).mean()})
+            out.append(row | {"seconds": group["seconds"].mean()})
         return pd.DataFrame(out)
+
+
+def lenets(
+    data: Images, others: Images, folder: Path, amounts: Mapping[str, Any]
+) -> dict[str, torch.nn.Module]:
+    """LeNet untrained, and trained on `others`; its weights are kept in the folder."""
+    settings = {"images": amounts["train"], "epochs": amounts["train_epochs"]}
+    path = folder / "lenet.safetensors"
+    return {
+        "untrained": untrained("lenet", 0),
+        "trained": trained("lenet", others, data, settings, path),
+    }
 
 
 def attacked(

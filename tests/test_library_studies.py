@@ -86,7 +86,8 @@ def test_local_training_has_each_attack_that_applies(data, tmp_path, small):
 @pytest.mark.filterwarnings("ignore:Optimal order is the smallest alpha")
 def test_private_tells_epsilon_beside_what_is_read(data, tmp_path, small):
     found = studies.make("private", data, data, tmp_path, AMOUNTS)
-    assert (found["n"] == 1).all() and set(found["defence"]) == {d for d, _, _ in private.DEFENCES}
+    assert (found["n"] == 1).all() and set(found["weights"]) == {"untrained", "trained"}
+    assert set(found["defence"]) == {defence for defence, _, _ in private.DEFENCES}
     dp = found[found["defence"] == "dp_sgd"]
     assert np.isfinite(dp["epsilon"]).all() and dp["epsilon"].nunique() >= 3
     assert found[found["defence"] == "clipping"]["epsilon"].isna().all()

@@ -79,7 +79,7 @@ def test_a_rerun_goes_on_where_it_was_cut_short(tmp_path):
     first = compared(tmp_path, tools, ONE, clients=1).run()
     path = tmp_path / "runs.csv"
     (used,) = [
-        row for row in peers_runs.read(path) if row["tool"] == OURS and row["iterations"] > 0
+        row for row in peers_runs.Runs(path).rows if row["tool"] == OURS and row["iterations"] > 0
     ]
     path.write_text(path.read_text() + "lenet,gradleak,1,exa")
     tools[OURS].calls.clear()
@@ -105,7 +105,7 @@ def test_failures_are_rows_with_a_reason_and_all_cases_come_before_the_second_cl
     assert list(found["n"]) == [2, 2] and list(found["n_ok"]) == [1, 1]
     assert list(found["reason"]) == ["RuntimeError: no image"] * 2
     assert [seed for _, _, seed in tool.calls] == [0, 0, 1, 1]
-    rows = peers_runs.read(tmp_path / "runs.csv")
+    rows = peers_runs.Runs(tmp_path / "runs.csv").rows
     assert [(row["case"], row["status"]) for row in rows] == [
         *(("one", "ok"), ("other", "ok"), ("one", "failed"), ("other", "failed")),
     ]

@@ -217,9 +217,9 @@ rule peers:
 STUDIES = ("local_training", "norms", "private")
 STUDY_AMOUNTS = {
     "clients": (1, 10),
-    "iterations": (5, 1000),
+    "iterations": (5, 300),
     "second": (1, 30),
-    "epochs": ((1, 2), (1, 2, 5, 10)),
+    "epochs": ((1, 2), (1, 3, 10)),
     "batch": (2, 2),
     "proxy": (4, 100),
     "train": (20, 5000),
