@@ -4,6 +4,10 @@ import base64
 import io
 import math
 import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +17,8 @@ from PIL import Image
 
 import audit_samples
 from audit_samples import AUDITS, CHANGES, VERDICT, audit, lines, pictures, run, table, tree, tried
-from gradleak.reporting import page_text
+from conftest import ROOT
+from gradleak.reporting import page_text, pages
 from gradleak.runtime.artifacts import ArtifactError
 from gradleak_audit.report import page
 from gradleak_audit.report.files import Pictures
@@ -228,6 +233,19 @@ def test_text_stands_out_from_what_is_behind_it(place):
         light, dark = sorted((luminance(found[ink]), luminance(found[back])), reverse=True)
         least = 3 if ink == "mark-line" else 4.5
         assert (light + 0.05) / (dark + 0.05) >= least, (ink, back)
+
+
+def test_a_wheel_holds_the_page(tmp_path):
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
+    subprocess.run([*pip, "--wheel-dir", tmp_path, ROOT], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    code = "from gradleak.reporting import pages; print(*pages.FOLDER.iterdir(), sep='\\n')"
+    how = {"env": {"PYTHONPATH": str(tmp_path / "site")}, "cwd": tmp_path, "check": True}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **how)
+    sources = [Path(line) for line in done.stdout.splitlines()]
+    assert {path.name for path in sources} == {path.name for path in pages.FOLDER.iterdir()}
+    assert all(tmp_path in path.parents for path in sources)
 
 
 def test_ids_without_a_part_are_refused():

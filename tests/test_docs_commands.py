@@ -128,7 +128,7 @@ def said_of(program, *words):
     elif program == "gradleak":
         said = io.StringIO()
         with contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
-            cli.parser().parse_args(words)
+            cli.parser(words[0]).parse_args(words)
         return said.getvalue()
     elif words[0] == "-m" and importlib.util.find_spec(words[1]) is None:
         return f"there is no module {words[1]}"

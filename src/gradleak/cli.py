@@ -9,12 +9,12 @@ from typing import NoReturn
 from gradleak.errors import GradleakError
 from gradleak.runtime.version import __version__
 
-# Module of each subcommand. Its docstring is what ``--help`` says. It has ``add_arguments(parser)``
+# Module of each subcommand, and its words for ``gradleak --help``. It is imported only if it is
+# asked for. Its docstring is what ``gradleak audit --help`` says. It has ``add_arguments(parser)``
 # and ``run(arguments)``, which returns the exit status; `arguments` also holds ``prog``, as in
-# "gradleak audit", and ``argv``. PyTorch and the like are imported in ``run``, so that ``--help``
-# answers at once.
+# "gradleak audit", and ``argv``.
 COMMANDS = {
-    "audit": "gradleak_audit.command",
+    "audit": ("gradleak_audit.command", "what the gradients of a network of yours reveal"),
 }
 
 
@@ -26,33 +26,30 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help.\n")
 
 
-def parser() -> Parser:
-    """Return the parser of all subcommands."""
+def parser(asked: str = "") -> Parser:
+    """Return the parser of all subcommands; only that of the one `asked` for is complete."""
     whole = Parser("gradleak", description="What do shared gradients reveal?")
     whole.add_argument("--version", action="version", version=f"gradleak {__version__}")
     commands = whole.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
-    for name, home in COMMANDS.items():
-        command = import_module(home)
-        words = (command.__doc__ or "").strip()
-        own = commands.add_parser(
-            name,
-            help=words.partition("\n")[0],
-            description=words,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        command.add_arguments(own)
-        own.set_defaults(run=command.run, prog=own.prog)
+    for name, (home, words) in COMMANDS.items():
+        own = commands.add_parser(name, help=words)
+        if name == asked:
+            command = import_module(home)
+            own.description = command.__doc__
+            own.formatter_class = argparse.RawDescriptionHelpFormatter
+            command.add_arguments(own)
+            own.set_defaults(run=command.run, prog=own.prog)
     return whole
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand; return its exit status, or 2 with one sentence if the input is wrong."""
     typed = sys.argv[1:] if argv is None else argv
-    given = parser().parse_args(typed, argparse.Namespace(argv=typed))
     try:
+        given = parser(typed[0] if typed else "").parse_args(typed, argparse.Namespace(argv=typed))
         return int(given.run(given))
     except GradleakError as error:
-        print(f"{given.prog}: {error}", file=sys.stderr)
+        print(f"gradleak {typed[0]}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

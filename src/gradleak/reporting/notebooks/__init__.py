@@ -2,4 +2,4 @@
 
 from gradleak.errors import require_extra
 
-require_extra("notebooks", "nbformat")
+require_extra("notebooks", "nbclient")
