@@ -1,6 +1,7 @@
 """The wheel in an environment of its own, with what it requires and nothing else; a release."""
 
 import json
+import os
 import re
 import sys
 import tomllib
@@ -11,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import audit_samples
-from conftest import ROOT, run
+from conftest import PACKAGES, ROOT, run
 from gradleak import __version__, cli
 from gradleak_audit import from_config
 from gradleak_audit.run import Audited
@@ -204,6 +205,22 @@ def test_bad_input_is_one_sentence_and_status_2(audits, capsys, tmp_path, words,
     assert (status, found.out, audits) == (2, "", [])
     assert said in found.err and found.err.count("\n") == 1 and found.err.endswith(".\n")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+CUT = """
+import sys
+from gradleak import cli
+from gradleak_audit import command
+command.run = lambda given: print("x" * 10**6)
+sys.exit(cli.main())
+"""
+
+
+def test_a_closed_pipe_is_no_traceback():
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(PACKAGES)}
+    command = '"$0" -c "$1" audit my.py:Net --input 3,8,8 | head -c 1'
+    done = run("bash", "-c", command, sys.executable, CUT, env=environment)
+    assert (done.stdout, done.stderr) == ("x", "")
 
 
 def test_a_release_has_one_version():
