@@ -14,7 +14,7 @@ import gradleak
 from conftest import ROOT
 from gradleak.adapters import opacus as budget
 from gradleak.adapters.flower import LeakageAudit
-from gradleak.errors import ConfigError
+from gradleak.errors import ConfigError, MissingExtra
 
 EXAMPLE = ROOT / "examples/flower_client.py"
 
@@ -221,5 +221,5 @@ def test_fixed_is_another_network():
 def test_without_opacus_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "opacus", None)
     monkeypatch.setitem(sys.modules, "opacus.accountants", None)
-    with pytest.raises(ConfigError, match=r"pip install 'gradleak\[opacus\]'"):
+    with pytest.raises(MissingExtra, match=r'pip install "gradleak\[opacus\]"'):
         budget.epsilon(1.0, 0.1, 1)

@@ -3,6 +3,7 @@
 import os
 import pickle
 import random
+import sys
 import textwrap
 import zipfile
 
@@ -85,11 +86,14 @@ def test_a_factory_that_gives_no_network_is_one_sentence(file, factory, argument
         from_file(file, factory, arguments, 0)
 
 
-def test_a_person_can_stop_a_factory_and_torchvision_lacks_some_names(file):
+def test_a_person_can_stop_a_factory_and_torchvision_lacks_some_names(file, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         from_file(file, "stopped", {}, 0)
     with refused("no classifier 'resnet19'", "resnet18"):
         from_torchvision("resnet19", {}, 0)
+    monkeypatch.setitem(sys.modules, "torchvision", None)  # or a build for another PyTorch
+    with refused("torchvision cannot be imported", "install its build for PyTorch"):
+        from_torchvision("resnet18", {}, 0)
 
 
 def test_a_file_that_does_not_import_is_one_sentence(tmp_path):

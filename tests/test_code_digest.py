@@ -67,6 +67,7 @@ def test_the_same_name_of_another_module_counts_where_both_run(package):
 
 LOOP = "from gradleak.{}\nfor k in progress({}):\n    f(k)"
 SAME = {
+    "extra": ("from gradleak.errors import require_extra\nrequire_extra('pipeline', 'x')", ""),
     "comment": ("x = 1", "x = 1  # one"),
     "docstring": ("def f():\n    return 1", 'def f():\n    """Return."""\n    return 1'),
     "message": ("raise ValueError('no')", "raise ValueError(f'not {x}, but {y}')"),

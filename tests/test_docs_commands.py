@@ -23,6 +23,7 @@ from snakemake.cli import parse_args, parse_config
 from snakemake.settings.types import ConfigSettings, OutputSettings, Quietness, ResourceSettings
 
 from conftest import ROOT, copy_tree, run
+from gradleak import cli
 
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "envs/README.md")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
@@ -124,6 +125,11 @@ def said_of(program, *words):
         done = run("make", "-n", "-B", *words, cwd=ROOT)
         nothing = "Nothing to be done" in done.stdout  # of a folder with that name
         return done.stderr or done.stdout if done.returncode or nothing else ""
+    elif program == "gradleak":
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
+            cli.parser(words[0]).parse_args(words)
+        return said.getvalue()
     elif words[0] == "-m" and importlib.util.find_spec(words[1]) is None:
         return f"there is no module {words[1]}"
     return ""
@@ -143,7 +149,7 @@ def fault(command):
             return f"{name}: there is no {word}"
     if command.program in NOT_RUN:
         return ""
-    if command.program not in ("snakemake", "make", "python"):
+    if command.program not in ("snakemake", "make", "python", "gradleak"):
         return f"{name}: say in NOT_RUN why {command.program} is not run"
     said = said_of(*command.words)
     return f"{name}: {said}" if said else ""
@@ -187,6 +193,7 @@ WRONG = {
     "snakemake --sdm docker": "invalid choice",
     "make tets": "No rule to make target 'tets'",
     "make tests": "Nothing to be done for 'tests'",
+    "gradleak audit mynet.py:Net": "required: --input",
     "python -m gradleak.cleaned": "there is no module gradleak.cleaned",
     "pytest tests/test_contract.py": "there is no tests/test_contract.py",
     "rsync -a results elsewhere": "why rsync is not run",

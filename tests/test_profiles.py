@@ -15,6 +15,7 @@ from snakemake.iocontainers import ResourceList
 from snakemake.utils import format as format_command
 
 from conftest import ROOT, run, serving
+from gradleak import __version__
 
 PROFILES = ROOT / "profiles"
 SYSTEMS = ("slurm", "pbs", "sge", "lsf")
@@ -307,7 +308,7 @@ def pod(cloud, tree, snakemake, *target):
 def test_a_pod_asks_for_what_its_job_needs_and_for_no_gpu(tree, snakemake, cloud, fake):
     model = "results/models/smoke/cnn3_v1_tanh.safetensors"
     spec, container = pod(cloud, tree, snakemake, "scale=smoke", "--", model)
-    assert container["image"] == "gradleak:0.1.0"
+    assert container["image"] == f"gradleak:{__version__}"
     limits = container["resources"]["limits"]
     assert limits["cpu"] == "1000m" and int(limits["memory"].removesuffix("M")) > 400
     assert limits["memory"] == container["resources"]["requests"]["memory"]

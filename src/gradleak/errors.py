@@ -3,6 +3,8 @@
 Every message is one sentence that names the key or file, the value found and the remedy.
 """
 
+from importlib.util import find_spec
+
 
 class GradleakError(Exception):
     """Base of all errors caused by the input rather than the program."""
@@ -34,3 +36,15 @@ class NotApplicable(GradleakError):
 
 class NotebookError(GradleakError):
     """A notebook's cell failed; the message names the notebook, the cell and its error."""
+
+
+class MissingExtra(GradleakError, ImportError):
+    """A package is not installed that only an extra of gradleak brings; the message names it."""
+
+
+def require_extra(extra: str, package: str) -> None:
+    """Raise `MissingExtra` unless a package can be imported, which is not imported by this."""
+    if find_spec(package) is None:
+        raise MissingExtra(
+            f'{package} is not installed; install it with pip install "gradleak[{extra}]".'
+        )

@@ -40,12 +40,17 @@ class Report:
         """Share of gradients that an honest server's attack read, 0 to 1; None if all failed."""
         return ci_gate.leak(self.result)
 
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write ``report.html`` and ``audit.json`` into a folder; return the page's path."""
+    def save(
+        self, folder: str | os.PathLike[str], command: str = "gradleak.audit(…).save(…)"
+    ) -> Path:
+        """Write ``report.html`` and ``audit.json`` into a folder; return the page's path.
+
+        The page names the `command` that makes it again.
+        """
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         files.save(place / "audit.json", self.result)
-        page.write(place / "report.html", self.result, self.pictures, "gradleak.audit(…).save(…)")
+        page.write(place / "report.html", self.result, self.pictures, command)
         return place / "report.html"
 
 

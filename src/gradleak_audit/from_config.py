@@ -1,4 +1,4 @@
-"""Run the audit of an entry of ``audit`` in config.yaml."""
+"""Run the audit of an entry of ``audit`` in config.yaml, or of ``gradleak audit``."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -25,14 +25,15 @@ def audit(
     Raises `GradleakError`, whose message begins with ``audit.NAME``, before any attack is run.
     """
     try:
-        return _audit(name, settings, dataset, scale, device)
+        return run_entry(name, settings, dataset, scale, device)
     except GradleakError as error:
         raise type(error)(f"audit.{name}: {error}") from error
 
 
-def _audit(
+def run_entry(
     name: str, settings: Mapping[str, Any], dataset: str | None, scale: str, device: str
 ) -> Audited:
+    """Audit as `audit` does, without its name in errors."""
     network, arguments = settings["network"], settings["network"]["arguments"]
     given = ", ".join(f"{key}={value}" for key, value in arguments.items())
     if "torchvision" in network:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torchvision
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
@@ -47,6 +46,13 @@ def from_file(path: str, factory: str, arguments: Mapping[str, Any], seed: int) 
 
 def from_torchvision(name: str, arguments: Mapping[str, Any], seed: int) -> nn.Module:
     """Return an untrained network of torchvision; `ConfigError` if there is none as given."""
+    try:
+        import torchvision
+    except (ImportError, RuntimeError) as error:
+        raise ConfigError(
+            f"network: torchvision cannot be imported ({first_line(error)}); install its build for "
+            f"PyTorch {torch.__version__}, from the same index."
+        ) from error
     if name not in (known := torchvision.models.list_models(torchvision.models)):
         choices = _choices(name, known)
         raise ConfigError(f"network: torchvision has no classifier '{name}'; {choices}.")
@@ -57,7 +63,7 @@ def from_torchvision(name: str, arguments: Mapping[str, Any], seed: int) -> nn.M
 def _imported(path: Path) -> Any:
     if not path.is_file():
         raise ConfigError(
-            f"network: {path} does not exist; correct file: (from the folder you run in)."
+            f"network: {path} does not exist; correct its path (from the folder you run in)."
         )
     spec = importlib.util.spec_from_file_location(MODULE, path)
     if spec is None or spec.loader is None:

@@ -3,7 +3,7 @@
 from functools import partial
 
 from gradleak.config import yaml_checks
-from gradleak.reporting.notebooks import rules as notebook_rules
+from gradleak.pipeline import notebooks as notebook_rules
 from gradleak.pipeline.results import threat_models
 from gradleak.pipeline.run_output import ending
 

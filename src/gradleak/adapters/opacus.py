@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import nn
 
-from gradleak.errors import ConfigError
+from gradleak.errors import ConfigError, require_extra
 
 
 def epsilon(
@@ -41,7 +41,7 @@ def epsilon(
     Raises
     ------
     ConfigError
-        If Opacus is not installed, or a value is out of range.
+        If a value is out of range; `MissingExtra` if Opacus is not installed.
 
     Notes
     -----
@@ -84,11 +84,5 @@ def fixed(model: nn.Module) -> nn.Module:
 
 
 def _opacus(name: str) -> Any:
-    try:
-        return import_module(f"opacus.{name}")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "opacus":
-            raise
-        raise ConfigError(
-            "opacus is not installed; install it with pip install 'gradleak[opacus]'."
-        ) from error
+    require_extra("opacus", "opacus")
+    return import_module(f"opacus.{name}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradleak.data.arrays import checksum
-from gradleak.errors import DataError
+from gradleak.errors import DataError, require_extra
 from gradleak.runtime.progress import progress
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def check(
 
 def _fetch_part(remote: RemoteFile, target: Path, attempts: int) -> None:
     """Complete the part file; one that does not fit is downloaded anew."""
+    require_extra("pipeline", "requests")
     import requests
 
     part = part_path(target)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
+from gradleak.errors import require_extra
 from gradleak.plotting.layout import Grid, Page, draw_pixels
 from gradleak.plotting.style import styled
 
@@ -70,6 +71,7 @@ def show(content: Mapping[str, np.ndarray] | Sequence[Row]) -> None:
 
     `content` has rows, one below the other; or images (1, C, H, W) by name, side by side.
     """
+    require_extra("notebooks", "IPython")
     from IPython.display import display
 
     if isinstance(content, Mapping):

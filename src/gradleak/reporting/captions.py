@@ -4,9 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from docutils.core import publish_parts
-from docutils.utils import SystemMessage
-from docutils.writers.html5_polyglot import Writer
 from markupsafe import Markup, escape
 
 from gradleak.errors import ConfigError
@@ -28,6 +25,10 @@ class Caption(NamedTuple):
 
 def read(source: Paper | Entry, place: str) -> Caption:
     """Render a caption; `ConfigError`, naming `place`, if it is not reStructuredText."""
+    from docutils.core import publish_parts
+    from docutils.utils import SystemMessage
+    from docutils.writers.html5_polyglot import Writer
+
     try:
         parts = publish_parts(source.caption, writer=Writer(), settings_overrides=SETTINGS)
     except SystemMessage as error:

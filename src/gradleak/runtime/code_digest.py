@@ -1,9 +1,10 @@
 """Digests of source code that ignore comments, wording and the location of modules.
 
 A digest is taken over a module's syntax tree. Left out are docstrings, code only for type checkers,
-import statements and text for people: arguments of raised exceptions and of log calls, messages of
-assertions, and labels of progress bars. Names imported from this package are identified by the code
-they come from, so moving or renaming a module changes no digest.
+import statements, checks that an extra is installed, and text for people: arguments of raised
+exceptions and of log calls, messages of assertions, and labels of progress bars. Names imported
+from this package are identified by the code they come from, so moving or renaming a module changes
+no digest.
 """
 
 import ast
@@ -108,6 +109,13 @@ class _Words(ast.NodeTransformer):
         """Leave out; imported names are handled apart."""
 
     visit_ImportFrom = visit_Import
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        """Leave out the check that an extra is installed."""
+        match node.value:
+            case ast.Call(func=ast.Name(id="require_extra")):
+                return None
+        return self.generic_visit(node)
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
         if isinstance(node.exc, ast.Call):

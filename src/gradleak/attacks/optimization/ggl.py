@@ -11,7 +11,7 @@ from pydantic import Field, PositiveFloat
 
 from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.optimization.optimization_attack import Ready, Search, Share, moments
-from gradleak.errors import NumericsError
+from gradleak.errors import NumericsError, require_extra
 from gradleak.models.chain import Chain
 from gradleak.runtime.progress import progress
 from gradleak.settings.fields import AmountOrName, Count, Hidden, Identifier
@@ -144,6 +144,7 @@ class Ggl(Search):
 
     def _strategy(self, member: Members) -> Any:
         """CMA-ES with its own random numbers, without files or output."""
+        require_extra("pipeline", "cma")
         # Imported here only: it takes most of a second.
         from cma import CMAEvolutionStrategy
 

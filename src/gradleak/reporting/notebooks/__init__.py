@@ -1,1 +1,5 @@
 """Notebooks: their imports, execution and pages."""
+
+from gradleak.errors import require_extra
+
+require_extra("notebooks", "nbclient")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradleak.data import backbones
-from gradleak.errors import DataError
+from gradleak.errors import DataError, require_extra
 from gradleak.scoring.metrics.image import overflowed
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ def _heads(network: str) -> list[torch.Tensor]:
     """Return weights w_l (C_l, 1, 1) of each layer, from the package lpips."""
     import torch
 
+    require_extra("pipeline", "lpips")
     # Located without importing the package, which would import half a dozen others.
     package = importlib.util.find_spec("lpips")
     places = list((package and package.submodule_search_locations) or [])
