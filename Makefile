@@ -44,7 +44,7 @@ wheels:
 lint: $(READY) lock-check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/snakefmt --check --compact-diff Snakefile workflow/rules
+	$(BIN)/snakefmt --check --compact-diff Snakefile workflow
 	$(BIN)/snakemake --lint
 	$(BIN)/mypy
 

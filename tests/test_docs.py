@@ -21,14 +21,15 @@ from gradleak.pipeline.results.schema import Paper
 from pipeline_trees import whole
 
 CODE = ("src", "papers", "benchmarks", "workflow")
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "envs/README.md"]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+PAGES += [ROOT / "config/README.md", ROOT / "envs/README.md"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Words of config that are not Config's: Snakemake's own, the beginnings of a claim's reasons, and
 # an option of a class that docs/second_order.md names.
 OTHER_KEYS = {"benchmark", "cache", "include", "retries", "threads", "test", "time", "commit"}
-OTHER_KEYS |= {"precondition"}
+OTHER_KEYS |= {"precondition", "prefix"}
 SETTING = re.compile(r"(?:[a-z_]+: )*[a-z_]+:(?: [\w.|{}\[\], ]+)?")
 
 

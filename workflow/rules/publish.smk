@@ -12,6 +12,8 @@ CLAIMED = [f"results/{name}.csv" for name in ("claims", "claims_ours", "claims_p
 # Settings files beside config.yaml.
 INCLUDED = {name: str(path) for name, path in yaml_checks.included(CONFIG.include).items()}
 PICTURES = [path.replace(".pdf", ".png") for path in FIGURES]
+# Of a module those of its user.
+SETTINGS = (workflow.configfiles or [CONFIG_FILE])[-1] if MODULE else CONFIG_FILE
 CLAIMS = sorted(claims_of(paper) for paper in CONFIG.papers)
 for path in CLAIMS:
     if not Path(path).is_file():
@@ -128,7 +130,7 @@ rule report_page:
 rule provenance:
     input:
         results=[*FIGURES, *PICTURES, *TABLES, *CLAIMED],
-        config=beside_snakefile("config.yaml"),
+        config=SETTINGS,
         included=list(INCLUDED.values()),
         lock=beside_snakefile("requirements.lock"),
     output:
@@ -154,7 +156,7 @@ rule archive:
     input:
         provenance="results/provenance.json",
         results=[*FIGURES, *PICTURES, *TABLES, *CLAIMED],
-        config=beside_snakefile("config.yaml"),
+        config=SETTINGS,
         included=list(INCLUDED.values()),
         lock=beside_snakefile("requirements.lock"),
         claims=[*CLAIMS, *EXPLANATIONS],
@@ -187,7 +189,7 @@ rule record_paper:
         explanations=lambda wildcards: [
             path for path in EXPLANATIONS if Path(path).parent.name == wildcards.paper
         ],
-        config=beside_snakefile("config.yaml"),
+        config=SETTINGS,
         included=list(INCLUDED.values()),
         lock=beside_snakefile("requirements.lock"),
     output:
