@@ -40,6 +40,9 @@ CHAIN = {
     "included": list(INCLUDED),
     "resolved": CONFIG.model_dump_json(exclude_unset=True),
 }
+# The workflow as an archive holds it, with authors and licence.
+WORKFLOW = ["CITATION.cff", "LICENSE", "Snakefile", "workflow/Snakefile"]
+WORKFLOW += sorted(f"workflow/rules/{path.name}" for path in ROOT.glob("workflow/rules/*.smk"))
 # Figures, tables, claims, scores and what else is small stay, and with them `all` has nothing to do;
 # what is deleted of these brings back the steps that it needs.
 CLEANED = (
@@ -160,6 +163,7 @@ rule archive:
         included=list(INCLUDED.values()),
         lock=beside_snakefile("requirements.lock"),
         claims=[*CLAIMS, *EXPLANATIONS],
+        workflow=[str(ROOT / name) for name in WORKFLOW],
     output:
         "results/archive.zip",
     log:
@@ -172,6 +176,7 @@ rule archive:
         runtime=10,
     params:
         included=list(INCLUDED),
+        workflow=WORKFLOW,
         code=code("gradleak.reporting.archive"),
     message:
         "Pack {output}"
