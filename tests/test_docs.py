@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections import defaultdict
 from functools import cache
 from typing import get_args
@@ -9,7 +10,8 @@ from typing import get_args
 import pytest
 from pydantic import TypeAdapter
 
-from conftest import ROOT
+import gradleak
+from conftest import ROOT, run
 from gradleak.claims import outcome
 from gradleak.claims.forms import Query
 from gradleak.claims.load import ClaimsFile
@@ -159,3 +161,18 @@ def test_verdicts_and_rules_of_the_page_on_claims_are_all():
 
     assert first_column("Verdicts") == set(outcome.VERDICTS)
     assert first_column("Tolerances") - {"rule"} == set(get_args(Rule))
+
+
+def test_the_site_builds_and_documents_each_public_name(tmp_path):
+    """As `make docs`: without a warning, so without a broken link."""
+    options = ("-E", "-W", "--keep-going", "-q", "-c", ROOT / "docs", ROOT)
+    done = run(sys.executable, "-m", "sphinx", *options, tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "docs/api.html").read_text()
+    described = set(re.findall(r'id="gradleak\.(\w+)"', page))
+    assert described == set(gradleak.__all__) - {"__version__"}
+    assert 'url=docs/README.html"' in (tmp_path / "index.html").read_text()
+    # The first page leads to all others of docs/.
+    first = (tmp_path / "docs/README.html").read_text()
+    for path in (ROOT / "docs").glob("*.md"):
+        assert f'href="{path.stem}.html"' in first or path.name == "README.md"
