@@ -2,8 +2,10 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import yaml
+from snakemake.common import get_appdirs
 
 from conftest import ROOT, TREE, copy_tree, run
 from pipeline_trees import jobs_of
@@ -58,13 +60,14 @@ use rule * from gradleak
 
 def test_a_deployed_folder_runs(tmp_path, snakemake, monkeypatch):
     # In place of the network: the clone that Snakemake keeps of a repository on GitHub.
-    kept = tmp_path / "cache/snakemake/snakemake/source-cache/snakemake-git-cache/github.com"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    cache = Path(get_appdirs().user_cache_dir, "snakemake/source-cache/snakemake-git-cache")
     source = copy_tree(tmp_path / "source", (*TREE, "config", ".gitignore"))
     git = ("git", "-c", "user.name=me", "-c", "user.email=me@example.org")
     for command in (("init", "-q"), ("add", "."), ("commit", "-qm", "x"), ("tag", "v1")):
         run(*git, *command, cwd=source, check=True)
-    run(*git, "clone", "-q", "--bare", source, kept / "someone/gradleak", check=True)
+    run(*git, "clone", "-q", "--bare", source, cache / "github.com/someone/gradleak", check=True)
     commit = run(*git, "rev-parse", "HEAD", cwd=source, check=True).stdout.strip()
     folder = tmp_path / "deployed"
     for name in ("config", "profiles"):
