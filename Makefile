@@ -10,7 +10,7 @@ READY := .venv/.ready
 PYTEST := -n 2 --dist loadfile --no-loadscope-reorder
 PIP = $(BIN)/python -m pip install --quiet $(if $(WHEELS),--no-index --find-links "$(WHEELS)")
 
-.PHONY: all figures tables claims setup wheels lint lock-check test test-slow test-all test-kernels test-slurm slurm browser FORCE
+.PHONY: all figures tables claims setup wheels lint docs lock-check test test-slow test-all test-kernels test-slurm slurm browser FORCE
 
 all figures tables claims: $(READY)
 	$(BIN)/snakemake $@
@@ -44,9 +44,13 @@ wheels:
 lint: $(READY) lock-check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/snakefmt --check --compact-diff Snakefile workflow/rules
+	$(BIN)/snakefmt --check --compact-diff Snakefile workflow
 	$(BIN)/snakemake --lint
 	$(BIN)/mypy
+
+# The pages and the library's names as a site, build/site/index.html; a broken link is an error.
+docs: $(READY)
+	$(BIN)/sphinx-build -E -W --keep-going -q -c docs . build/site
 
 # Asks the package index, if one answers, for wheels of the lock on every supported platform.
 lock-check: $(READY)

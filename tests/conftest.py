@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (str(ROOT / "src"), str(ROOT))
 TREE = (
     "Snakefile", "config.yaml", "papers", "src", "benchmarks", "requirements.lock", "workflow",
-    "profiles", "envs", "examples", "notebooks",
+    "profiles", "envs", "examples", "notebooks", "CITATION.cff", "LICENSE",
 )  # fmt: skip
 
 # Where the arrays of the real images lie, if anywhere. Runs of the pipeline would take them too, so

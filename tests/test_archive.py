@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from conftest import ROOT
 from gradleak.claims import recorded as recorded_again
 from gradleak.claims.outcome import VERDICTS
 from gradleak.errors import ArtifactError
@@ -28,19 +29,23 @@ def results(tmp_path, monkeypatch):
     return lay_out()
 
 
+PROFILE = "https://w3id.org/workflowhub/workflow-ro-crate"
+# Of the source, which every archive holds.
+WORKFLOW = ("CITATION.cff", "LICENSE", "workflow/Snakefile")
+
+
 def pack(results):
-    archive.write(ARCHIVE, PROVENANCE, results, {})
+    archive.write(ARCHIVE, PROVENANCE, results, {name: str(ROOT / name) for name in WORKFLOW})
     return Path(ARCHIVE).read_bytes()
 
 
 def packed(results, *more, images="real"):
-    """Members of the archive of these results, by name, without its folder."""
+    """Members of the archive of these results, by name."""
     write_json(PROVENANCE, record(results, images=images))
     pack([*results, *more])
     with zipfile.ZipFile(ARCHIVE) as found:
         assert found.testzip() is None
-        assert {name.partition("/")[0] for name in found.namelist()} == {"gradleak"}
-        return {name.partition("/")[2]: found.read(name) for name in found.namelist()}
+        return {name: found.read(name) for name in found.namelist()}
 
 
 def left_out(members):
@@ -55,7 +60,8 @@ RESTRICTED = {f"figures/imagenet_{kind}.{suffix}" for kind in KINDS for suffix i
 def test_pictures_of_restricted_images_stay_out_and_all_else_goes_in(results):
     members = packed(results, "config.yaml", "requirements.lock", "papers/copa/claims.yaml")
     assert set(left_out(members)) == RESTRICTED
-    own = {"README.md", "manifest.json", "config.resolved.json", PROVENANCE}
+    own = {"README.md", "manifest.json", "config.resolved.json", PROVENANCE, *WORKFLOW}
+    own |= {"ro-crate-metadata.json"}
     own |= {"config.yaml", "requirements.lock", "papers/copa/claims.yaml"}
     assert set(members) == (set(results) - RESTRICTED) | own
     assert "figures/imagenet_chart.pdf" in members and "figures/mnist_pictures.png" in members
@@ -120,13 +126,56 @@ def test_the_readme_says_what_it_is_and_how_to_make_it_again(results):
     resolved = json.loads(members["config.resolved.json"])
     assert resolved["scale"] == "smoke" and resolved["images"] == "real"
     assert yaml.safe_load(members["config.yaml"])["scale"] == "laptop"
-    # The manifest has the checksum of every member.
+    # The manifest has the checksum of every member but the crate's description.
     listed = json.loads(members.pop("manifest.json"))["files"]
+    del members["ro-crate-metadata.json"]
     assert listed == {name: hashlib.sha256(text).hexdigest() for name, text in members.items()}
     # And the readme names changed files.
     Path("figures/mnist_chart.pdf").write_text("by hand")
     text = packed(results)["README.md"].decode()
     assert "Changed after the pipeline wrote them: `figures/mnist_chart.pdf`." in text
+
+
+def test_the_archive_is_an_ro_crate_of_the_workflow_and_its_run(results):
+    """By the terms of RO-Crate 1.1, Workflow RO-Crate 1.0 and Workflow Run Crate 0.5."""
+    members = packed(results)
+    crate = json.loads(members.pop("ro-crate-metadata.json"))
+    assert crate["@context"][0] == "https://w3id.org/ro/crate/1.1/context"
+    entities = {entity["@id"]: entity for entity in crate["@graph"]}
+    assert len(entities) == len(crate["@graph"])
+    descriptor, root = entities["ro-crate-metadata.json"], entities["./"]
+    assert descriptor["about"] == {"@id": "./"}
+    versions = {entry["@id"] for entry in descriptor["conformsTo"]}
+    assert versions == {"https://w3id.org/ro/crate/1.1", f"{PROFILE}/1.0"}
+    assert {entry["@id"] for entry in root["hasPart"]} == set(members)
+    for name, content in members.items():
+        entity = entities[name]
+        assert "File" in entity["@type"] and int(entity["contentSize"]) == len(content)
+        assert entity["sha256"] == hashlib.sha256(content).hexdigest()
+
+    # Whatever is referred to is described.
+    def references(value):
+        if isinstance(value, dict | list):
+            for one in value.values() if isinstance(value, dict) else value:
+                yield from references(one)
+        if isinstance(value, dict) and set(value) == {"@id"}:
+            yield value["@id"]
+
+    assert {one for one in references(crate["@graph"]) if "://" not in one} <= entities.keys()
+    workflow = entities[root["mainEntity"]["@id"]]
+    assert {"SoftwareSourceCode", "ComputationalWorkflow"} <= set(workflow["@type"])
+    assert entities[workflow["programmingLanguage"]["@id"]]["name"] == "Snakemake"
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    authors = [entities[author["@id"]] for author in root["author"]]
+    assert [author["name"] for author in authors] == [entry["name"] for entry in cited["authors"]]
+    assert entities[root["license"]["@id"]]["identifier"] == cited["license"] == "MIT"
+    assert root["datePublished"] == json.loads(members[PROVENANCE])["made"][:10]
+    run = entities[root["mentions"]["@id"]]
+    assert run["instrument"] == root["mainEntity"]
+    assert {entry["@id"] for entry in run["result"]} == set(results) - RESTRICTED
+    assert (run["startTime"], run["endTime"]) == (
+        "2026-01-02T03:04:03+00:00", "2026-01-02T03:04:05+00:00",
+    )  # fmt: skip
 
 
 def test_what_cannot_be_packed_is_named(results):
@@ -137,6 +186,8 @@ def test_what_cannot_be_packed_is_named(results):
     Path("results/tables/mnist.csv").unlink()
     with pytest.raises(ArtifactError, match=r"results/tables/mnist\.csv cannot be read \(No such"):
         pack(results)
+    with pytest.raises(ArtifactError, match=r"needs CITATION\.cff, LICENSE; restore"):
+        archive.write(ARCHIVE, PROVENANCE, [], {WORKFLOW[-1]: str(ROOT / WORKFLOW[-1])})
     Path(PROVENANCE).write_text("{")
     with pytest.raises(ArtifactError, match=r"provenance\.json is damaged"):
         pack(results)
@@ -182,14 +233,15 @@ def test_the_rules_from_arrays_to_the_archive(tree, snakemake, tmp_path_factory,
     assert not any(entry.get("altered") for entry in record["artifacts"].values())
     assert record["workflow"] != hashlib.sha256().hexdigest()
     with zipfile.ZipFile(there / ARCHIVE) as found:
-        names = {name.removeprefix("gradleak/") for name in found.namelist()}
-        out = json.loads(found.read("gradleak/manifest.json"))["left_out"]
+        names = set(found.namelist())
+        out = json.loads(found.read("manifest.json"))["left_out"]
     figures = {"figures/copa_fig1.pdf", "figures/copa_fig1.png"}
     assert {entry["path"] for entry in out} == (figures if images == "real" else set())
     assert figures & names == (set() if images == "real" else figures)
     assert {"results/claims.csv", "results/tables/copa_table2.csv", "config.yaml"} <= names
     kinds, papers = ("claims", "explanations"), ("copa", "rgap", "fedkl", "mkor")
     assert {f"papers/{paper}/{kind}.yaml" for paper in papers for kind in kinds} <= names
+    assert {"CITATION.cff", "LICENSE", "Snakefile", "workflow/rules/attack.smk"} <= names
     assert "examples/audit.yaml" in names and "examples/audit.yaml" in record["files"]
     done = snakemake(there, *at, "-n", "--", ARCHIVE)
     assert "Nothing to be done" in done.stdout + done.stderr

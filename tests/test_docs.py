@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections import defaultdict
 from functools import cache
 from typing import get_args
@@ -9,7 +10,8 @@ from typing import get_args
 import pytest
 from pydantic import TypeAdapter
 
-from conftest import ROOT
+import gradleak
+from conftest import ROOT, run
 from gradleak.claims import outcome
 from gradleak.claims.forms import Query
 from gradleak.claims.load import ClaimsFile
@@ -21,14 +23,15 @@ from gradleak.pipeline.results.schema import Paper
 from pipeline_trees import whole
 
 CODE = ("src", "papers", "benchmarks", "workflow")
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "envs/README.md"]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+PAGES += [ROOT / "config/README.md", ROOT / "envs/README.md"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Words of config that are not Config's: Snakemake's own, the beginnings of a claim's reasons, and
 # an option of a class that docs/second_order.md names.
 OTHER_KEYS = {"benchmark", "cache", "include", "retries", "threads", "test", "time", "commit"}
-OTHER_KEYS |= {"precondition"}
+OTHER_KEYS |= {"precondition", "prefix"}
 SETTING = re.compile(r"(?:[a-z_]+: )*[a-z_]+:(?: [\w.|{}\[\], ]+)?")
 
 
@@ -158,3 +161,18 @@ def test_verdicts_and_rules_of_the_page_on_claims_are_all():
 
     assert first_column("Verdicts") == set(outcome.VERDICTS)
     assert first_column("Tolerances") - {"rule"} == set(get_args(Rule))
+
+
+def test_the_site_builds_and_documents_each_public_name(tmp_path):
+    """As `make docs`: without a warning, so without a broken link."""
+    options = ("-E", "-W", "--keep-going", "-q", "-c", ROOT / "docs", ROOT)
+    done = run(sys.executable, "-m", "sphinx", *options, tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "docs/api.html").read_text()
+    described = set(re.findall(r'id="gradleak\.(\w+)"', page))
+    assert described == set(gradleak.__all__) - {"__version__"}
+    assert 'url=docs/README.html"' in (tmp_path / "index.html").read_text()
+    # The first page leads to all others of docs/.
+    first = (tmp_path / "docs/README.html").read_text()
+    for path in (ROOT / "docs").glob("*.md"):
+        assert f'href="{path.stem}.html"' in first or path.name == "README.md"

@@ -138,7 +138,7 @@ np.testing.assert_allclose(MeanColour().run(view(network, image), 0).image, imag
 def test_linters_find_nothing(followed):
     _, run = followed
     run("ruff check . && ruff format --check .")
-    run("snakefmt --check Snakefile workflow/rules")
+    run("snakefmt --check Snakefile workflow")
     run("python -m snakemake --lint")
     run("mypy")
 

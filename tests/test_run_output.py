@@ -257,7 +257,7 @@ def test_a_dry_run_of_everything_is_about_a_line_a_job(tree, snakemake):
 
 def test_every_rule_has_a_message():
     found, inherited = {}, set()
-    for path in [*ROOT.glob("workflow/rules/*.smk"), ROOT / "Snakefile"]:
+    for path in [*ROOT.glob("workflow/rules/*.smk"), ROOT / "workflow/Snakefile"]:
         text = path.read_text()
         blocks = re.finditer(r"^( *)rule ?(\w*):\n((?:\1 +.*\n|\n)+)", text, re.MULTILINE)
         for number, (_, name, body) in enumerate(block.groups() for block in blocks):

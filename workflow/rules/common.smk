@@ -1,11 +1,8 @@
 # What all rules share: the checked config, code hashes, ids and paths.
 import os
-import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
-
-sys.path[:0] = [str(Path(workflow.basedir, "src")), str(workflow.basedir)]
 
 from gradleak.config import loader as gradleak_config
 from gradleak.pipeline import cleanup, resources, shared_cache
@@ -61,7 +58,7 @@ if gradleak_config.ROOT_VARIABLE in os.environ:
 if OUTPUT is not None:
     OUTPUT.data_root = str(CONFIG.data.root)
 
-SCRIPTS = Path(workflow.basedir, "workflow/scripts")
+SCRIPTS = ROOT / "workflow/scripts"
 # Paths with wildcards, and inputs and parameters as functions of them.
 PATHS = Paths(CONFIG)
 ASK = Inputs(PATHS)
@@ -74,11 +71,6 @@ needs = resources.Resources(CONFIG)
 def ids(names):
     """Wildcard constraint: one of `names`."""
     return "|".join(sorted(names)) or "(?!)"
-
-
-def beside_snakefile(path):
-    """A file of the source tree, wherever Snakemake runs; of this folder if it has one."""
-    return path if Path(path).exists() else str(Path(workflow.basedir) / path)
 
 
 def of_paper(paper, *paths):

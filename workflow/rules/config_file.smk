@@ -4,23 +4,43 @@ import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.utils import update_config
 
-sys.path[:0] = [str(Path(workflow.basedir, "src")), str(workflow.basedir)]
+# The source tree. `workflow.basedir` is elsewhere where another Snakefile uses this workflow.
+ROOT = Path(str(workflow.current_basedir)).parents[1]
+MODULE = not workflow.modifier.is_main_snakefile()
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from gradleak.config import yaml_checks
-from gradleak.runtime import signals
-from gradleak.errors import GradleakError
-from gradleak.pipeline.run_output.handler import take_over
+try:
+    from gradleak.config import yaml_checks
+    from gradleak.runtime import signals
+    from gradleak.errors import GradleakError
+    from gradleak.pipeline.run_output.handler import take_over
+except ModuleNotFoundError as error:
+    raise WorkflowError(
+        f"Snakemake's environment lacks {error.name}; install {ROOT}/requirements.lock into it."
+    ) from None
 
-signals.interrupt_on_hangup()
-# Prints in Snakemake's place; None where Snakemake prints itself.
-OUTPUT = take_over(workflow)
+# Prints in Snakemake's place; None where Snakemake prints itself. A module changes nothing of the run
+# that it is a part of.
+OUTPUT = None
+if not MODULE:
+    signals.interrupt_on_hangup()
+    OUTPUT = take_over(workflow)
 
-# That of the folder in which Snakemake runs, otherwise the one of the source tree.
-CONFIG_FILE = "config.yaml" if Path("config.yaml").exists() else f"{workflow.basedir}/config.yaml"
 
+def beside_snakefile(path):
+    """A file of the source tree, wherever Snakemake runs; of this folder if it has one."""
+    return path if not MODULE and Path(path).exists() else str(ROOT / path)
+
+
+CONFIG_FILE = beside_snakefile("config.yaml")
+if MODULE:
+    # What the module is given replaces single keys.
+    given, config = config, yaml_checks.read(CONFIG_FILE)
+    update_config(config, given)
 # Jobs get what the main process has checked.
-if workflow.is_main_process:
+elif workflow.is_main_process:
     try:
         for path in [*workflow.configfiles, CONFIG_FILE]:
             yaml_checks.check(path)

@@ -12,6 +12,8 @@ CLAIMED = [f"results/{name}.csv" for name in ("claims", "claims_ours", "claims_p
 # Settings files beside config.yaml.
 INCLUDED = {name: str(path) for name, path in yaml_checks.included(CONFIG.include).items()}
 PICTURES = [path.replace(".pdf", ".png") for path in FIGURES]
+# Of a module those of its user.
+SETTINGS = (workflow.configfiles or [CONFIG_FILE])[-1] if MODULE else CONFIG_FILE
 CLAIMS = sorted(claims_of(paper) for paper in CONFIG.papers)
 for path in CLAIMS:
     if not Path(path).is_file():
@@ -38,6 +40,9 @@ CHAIN = {
     "included": list(INCLUDED),
     "resolved": CONFIG.model_dump_json(exclude_unset=True),
 }
+# The workflow as an archive holds it, with authors and licence.
+WORKFLOW = ["CITATION.cff", "LICENSE", "Snakefile", "workflow/Snakefile"]
+WORKFLOW += sorted(f"workflow/rules/{path.name}" for path in ROOT.glob("workflow/rules/*.smk"))
 # Figures, tables, claims, scores and what else is small stay, and with them `all` has nothing to do;
 # what is deleted of these brings back the steps that it needs.
 CLEANED = (
@@ -128,7 +133,7 @@ rule report_page:
 rule provenance:
     input:
         results=[*FIGURES, *PICTURES, *TABLES, *CLAIMED],
-        config=beside_snakefile("config.yaml"),
+        config=SETTINGS,
         included=list(INCLUDED.values()),
         lock=beside_snakefile("requirements.lock"),
     output:
@@ -154,10 +159,11 @@ rule archive:
     input:
         provenance="results/provenance.json",
         results=[*FIGURES, *PICTURES, *TABLES, *CLAIMED],
-        config=beside_snakefile("config.yaml"),
+        config=SETTINGS,
         included=list(INCLUDED.values()),
         lock=beside_snakefile("requirements.lock"),
         claims=[*CLAIMS, *EXPLANATIONS],
+        workflow=[str(ROOT / name) for name in WORKFLOW],
     output:
         "results/archive.zip",
     log:
@@ -170,6 +176,7 @@ rule archive:
         runtime=10,
     params:
         included=list(INCLUDED),
+        workflow=WORKFLOW,
         code=code("gradleak.reporting.archive"),
     message:
         "Pack {output}"
@@ -187,7 +194,7 @@ rule record_paper:
         explanations=lambda wildcards: [
             path for path in EXPLANATIONS if Path(path).parent.name == wildcards.paper
         ],
-        config=beside_snakefile("config.yaml"),
+        config=SETTINGS,
         included=list(INCLUDED.values()),
         lock=beside_snakefile("requirements.lock"),
     output:

@@ -2,7 +2,7 @@
 from gradleak.pipeline.results import rules as result_rules
 
 try:
-    RESULTS = result_rules.read(Path(workflow.basedir, "papers"), PATHS, claims_of)
+    RESULTS = result_rules.read(ROOT / "papers", PATHS, claims_of)
 except GradleakError as error:
     raise WorkflowError(str(error)) from None
 

@@ -52,10 +52,10 @@ def rank(
 ) -> Ranks:
     """Count unknowns and constraints of each layer, and compute ranks.
 
-    RA-i = |x| − |W| − |z| − |V| (R-GAP section 4): above 0, a layer leaves directions of its
+    ``RA-i = |x| − |W| − |z| − |V|`` (R-GAP section 4): above 0, a layer leaves directions of its
     input free. rank U is that of the system [W; K] which R-GAP and COPA solve (COPA eq. 4), and
-    c(M) = Σ_i (d − (i − 1)) / d · (rank U_i − |x_i|) over d convolutions (COPA eq. 8): 0 if all
-    have full rank.
+    ``c(M) = Σ_i (d − (i − 1)) / d · (rank U_i − |x_i|)`` over d convolutions (COPA eq. 8): 0 if
+    all have full rank.
 
     Parameters
     ----------
@@ -69,9 +69,10 @@ def rank(
     Returns
     -------
     Ranks
-        ``layers`` has ``unknowns`` |x|, ``weights`` |W|, ``outputs`` |z|, ``virtual`` |V|,
-        ``ra_i``, ``rank_u``, how that is known (``exact``, ``measured``, ``at most``), ``free``
-        unknowns at least, and the ``condition`` number of U where it was computed.
+        ``layers`` has the amounts of the first equation as ``unknowns``, ``weights``, ``outputs``,
+        ``virtual``, ``ra_i``; ``rank_u``, how that is known (``exact``, ``measured``,
+        ``at most``), ``free`` unknowns at least, and the ``condition`` number of U where it was
+        computed.
 
     Raises
     ------

@@ -1,5 +1,6 @@
 """results/archive.zip: settings, results and their provenance, as supplementary material.
 
+It is an RO-Crate: `gradleak.reporting.ro_crate` describes it for machines.
 Equal contents give equal bytes: names are sorted; times and permissions are fixed.
 Figures that may show pictures that must not be redistributed are left out, and listed.
 """
@@ -12,9 +13,9 @@ from typing import Any
 
 from gradleak.data import terms
 from gradleak.errors import ArtifactError
+from gradleak.reporting import ro_crate
 from gradleak.runtime.zipped import write_zip
 
-TOP = "gradleak"
 README = """\
 # Results of gradleak
 
@@ -34,7 +35,9 @@ Figures, tables and claims of four papers on gradient leakage, replicated by one
 | `config.yaml`, `papers/`, `examples/` | settings as they were written, and the papers' numbers |
 | `config.resolved.json` | settings as they were used |
 | `requirements.lock` | exact versions of all libraries, with hashes |
-| `manifest.json` | SHA-256 of every file here, and what was left out |
+| `Snakefile`, `workflow/` | the rules |
+| `manifest.json` | SHA-256 of every file above, and what was left out |
+| `ro-crate-metadata.json` | all of this for machines, as an RO-Crate |
 
 ## To make it again
 
@@ -61,7 +64,8 @@ def write(path: str, provenance: str, files: Iterable[str], sources: Mapping[str
     """Write the archive to the zip file `path`.
 
     `files` are results by their paths in the working folder; `sources` maps names in the archive to
-    files of the source tree. Raises `ArtifactError` if a file cannot be read or lies outside.
+    files of the source tree, with those that `ro_crate.metadata` needs. Raises `ArtifactError` if a
+    file is missing, cannot be read or lies outside.
     """
     try:
         told = dict(json.loads(_bytes(provenance, provenance)))
@@ -69,8 +73,8 @@ def write(path: str, provenance: str, files: Iterable[str], sources: Mapping[str
         raise ArtifactError(
             f"{provenance} is damaged ({error}); delete it and ask Snakemake for it again."
         ) from error
-    reasons = left_out(told)
-    places = {name: name for name in {provenance, *files} - set(reasons)} | dict(sources)
+    reasons, results = left_out(told), list(files)
+    places = {name: name for name in {provenance, *results} - set(reasons)} | dict(sources)
     members = {name: _bytes(name, place) for name, place in places.items()}
     members["config.resolved.json"] = _json(told["config"])
     members["README.md"] = readme(told, reasons).encode()
@@ -80,7 +84,8 @@ def write(path: str, provenance: str, files: Iterable[str], sources: Mapping[str
         "left_out": [{"path": path, "reason": reason} for path, reason in reasons.items()],
     }
     members["manifest.json"] = _json(manifest)
-    write_zip(path, {f"{TOP}/{name}": content for name, content in members.items()})
+    members[ro_crate.NAME] = _json(ro_crate.metadata(members, told, results))
+    write_zip(path, members)
 
 
 def _bytes(name: str, path: str) -> bytes:

@@ -29,7 +29,10 @@ from gradleak.runtime.provenance import FOLDERS, TREE, code_hash, versions
 FORMAT = 1
 MOST_BYTES = 16 * 2**20  # larger files are not read again: the checksum in their sidecar is trusted
 # Parts of a rule besides the package.
-SOURCES = ("Snakefile", "workflow/rules/*.smk", "workflow/scripts/*.py", "papers/**/*.yaml")
+SOURCES = (
+    "Snakefile", "workflow/Snakefile", "workflow/rules/*.smk", "workflow/scripts/*.py",
+    "papers/**/*.yaml",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

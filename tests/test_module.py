@@ -1,0 +1,87 @@
+"""The workflow in other folders: used as a module, and as snakedeploy deploys it from GitHub."""
+
+import json
+import shutil
+from pathlib import Path
+
+import yaml
+from snakemake.common import get_appdirs
+
+from conftest import ROOT, TREE, copy_tree, run
+from pipeline_trees import jobs_of
+
+MODEL = "results/models/smoke/cnn3_v3_tanh.safetensors"
+USER = """
+rule paper:
+    input: "{model}"
+    output: "paper.txt"
+    script: "paper.py"
+module gradleak:
+    snakefile: "{root}/workflow/Snakefile"
+    config: {config}
+use rule * from gradleak as gradleak_*
+"""
+
+
+def user(folder, config):
+    """A project with a Snakefile and settings of its own."""
+    (folder / "Snakefile").write_text(USER.format(root=ROOT, model=MODEL, config=config))
+    (folder / "paper.py").write_text("open(snakemake.output[0], 'w').close()\n")
+    (folder / "config.yaml").write_text("mine: 1\n")
+
+
+def test_another_snakefile_uses_it_as_a_module(tmp_path, snakemake):
+    user(tmp_path, {"scale": "smoke"})
+    # Its own rules and default target stay what they are.
+    snakemake(tmp_path, "--cores", 1)
+    assert (tmp_path / MODEL).is_file() and (tmp_path / "paper.txt").is_file()
+    done = snakemake(tmp_path, "-n", "--", "figures/copa_fig1.pdf")
+    jobs = jobs_of(done.stdout + done.stderr)
+    assert jobs["gradleak_figure"] == 1 and jobs["gradleak_model"] == 3
+
+
+def test_a_key_that_a_module_lacks_is_refused_in_a_sentence(tmp_path, snakemake):
+    user(tmp_path, {"scal": "smoke"})
+    done = snakemake(tmp_path, "-n", check=False)
+    assert "unknown key 'scal' (did you mean 'scale'?)" in done.stdout + done.stderr
+
+
+# What snakedeploy 0.17 writes, besides its copies of config/ and profiles/.
+DEPLOYED = """
+configfile: "config/config.yaml"
+module gradleak:
+    snakefile:
+        github("someone/gradleak", path="workflow/Snakefile", tag="v1")
+    config:
+        config
+use rule * from gradleak
+"""
+
+
+def test_a_deployed_folder_runs(tmp_path, snakemake, monkeypatch):
+    # In place of the network: the clone that Snakemake keeps of a repository on GitHub.
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    cache = Path(get_appdirs().user_cache_dir, "snakemake/source-cache/snakemake-git-cache")
+    source = copy_tree(tmp_path / "source", (*TREE, "config", ".gitignore"))
+    git = ("git", "-c", "user.name=me", "-c", "user.email=me@example.org")
+    for command in (("init", "-q"), ("add", "."), ("commit", "-qm", "x"), ("tag", "v1")):
+        run(*git, *command, cwd=source, check=True)
+    run(*git, "clone", "-q", "--bare", source, cache / "github.com/someone/gradleak", check=True)
+    commit = run(*git, "rev-parse", "HEAD", cwd=source, check=True).stdout.strip()
+    folder = tmp_path / "deployed"
+    for name in ("config", "profiles"):
+        shutil.copytree(source / name, folder / name)
+    (folder / "workflow").mkdir()
+    (folder / "workflow/Snakefile").write_text(DEPLOYED)
+    shutil.rmtree(source)
+    snakemake(folder, "--config", "scale=smoke", "--", MODEL)
+    record = json.loads((folder / f"results/provenance/{MODEL[8:]}.json").read_text())
+    assert record["commit"] == commit and record["changed"] is False
+
+
+def test_deployed_settings_are_those_of_the_source():
+    deployed, source = (
+        yaml.safe_load((ROOT / name).read_text()) for name in ("config/config.yaml", "config.yaml")
+    )
+    assert deployed.items() <= source.items()
