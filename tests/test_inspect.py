@@ -1,5 +1,7 @@
 """`gradleak.inspect`: honest weights pass, those of attackers are named by layer and reason."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,8 +11,10 @@ from torch import nn
 import gradleak
 from benchmarks import received
 from benchmarks.client_networks import Images
+from conftest import ROOT
 from gradleak.errors import ConfigError
 from gradleak.library import weight_tests
+from gradleak.library.inspect import RATES
 
 SEEDS = (100, 101)  # none of those of the record
 
@@ -119,6 +123,13 @@ def test_statistics_by_hand():
     assert [*weight_tests.reasons(found, 6)] == ["the rank is 2 short"]
 
 
+def test_layers_and_rows_of_zeros_are_no_sign_by_themselves():
+    module = received.fresh("MLP", "PyTorch default", 0)
+    nn.init.zeros_(module[-1].weight)
+    module[1].weight.data[3] = 0.0
+    assert gradleak.inspect(module, previous=module.state_dict()).verdict != "looks shaped"
+
+
 def test_the_state_received_is_looked_at_and_the_network_stays():
     module = received.fresh("MLP", "PyTorch default", 0)
     state = {name: value.clone() for name, value in module.state_dict().items()}
@@ -172,3 +183,32 @@ def test_the_study_keeps_every_case_and_goes_on(data, tmp_path):
     before = (tmp_path / "runs.csv").read_bytes()
     pd.testing.assert_frame_equal(received.compare(data, data, tmp_path, amounts), found)
     assert (tmp_path / "runs.csv").read_bytes() == before
+
+
+PAGE = (ROOT / "docs/received.md").read_text(encoding="utf-8")
+
+
+def test_the_page_runs_and_its_rates_are_those_on_record(capsys):
+    torch.manual_seed(0)
+    exec(re.search(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[1], {})
+    printed = capsys.readouterr().out
+    assert "The network looks shaped." in printed and "0: " in printed
+    found = pd.read_csv(ROOT / "src/gradleak/library" / RATES)
+    assert re.search(rf"On record, 0 of {found.n[found.case == 'all'].iloc[0]} honest", printed)
+    rows = re.findall(
+        r"^\| (\w+) \| ([^|]+) \| (\d+) \| (\d*) \| (\d*) \| (\d*) \| (.+) \|$", PAGE, re.M
+    )
+    counts = lambda row: (  # noqa: E731
+        "" if np.isnan(row[k]) else f"{row[k] * row['n']:.0f}" for k in received.LOOKS
+    )
+    expected = [
+        (
+            row["group"],
+            row["case"],
+            str(row["n"]),
+            *counts(row),
+            f"{row['dsnr']:.2g}, {row['dsnr_largest']:.2g}",
+        )
+        for _, row in found.iterrows()
+    ]
+    assert rows == expected and len(rows) > 20

@@ -199,11 +199,9 @@ def _layers(module: nn.Module) -> list[Layer]:
             weight = values[full]
             if isinstance(part, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d):
                 weight = weight.swapaxes(0, 1)
-            bias = values.get(full.replace("weight", "bias"))
-            rows = len(weight)
-            own = bias if bias is not None and bias.shape == (rows,) else None
-            layer = full.removesuffix(".weight")
-            out.append(layer_of(layer, weight, own))
+            bias = values.get(full.removesuffix(name) + name.replace("weight", "bias"))
+            own = bias if bias is not None and bias.shape == weight.shape[:1] else None
+            out.append(layer_of(full.removesuffix(".weight"), weight, own))
     return out
 
 

@@ -196,10 +196,11 @@ def replaced(layers: Iterable[Layer], before: Mapping[str, Layer]) -> dict[str, 
 
     0 in all layers unless the median row of one of them is kept: training moves them together.
     """
-    cosines = {
-        layer.name: np.einsum("mn,mn->m", _unit(layer.weight), _unit(before[layer.name].weight))
-        for layer in layers
-    }
+    cosines = {}
+    for layer in layers:
+        now, old = _unit(layer.weight), _unit(before[layer.name].weight)
+        # A row that was 0 had no direction.
+        cosines[layer.name] = np.where(old.any(axis=1), np.einsum("mn,mn->m", now, old), 1.0)
     kept = max(float(np.median(values)) for values in cosines.values()) > KEPT
     return {name: float(kept * (values < REPLACED).sum()) for name, values in cosines.items()}
 
@@ -210,7 +211,8 @@ def reasons(found: Mapping[str, float], rows: int) -> Iterator[str]:
     def of(count: float) -> str:
         return f"{count:.0f} of {rows} rows"
 
-    if found["zeros"] > ZEROS:
+    # A layer of zeros alone is initialized so, and passes nothing on.
+    if found["zeros"] > ZEROS and found["zero_rows"] < 1:
         yield f"{found['zeros']:.0%} of the weights are 0"
     if found["passing"]:
         yield f"{of(found['passing'])} pass on one input each"
