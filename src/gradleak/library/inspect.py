@@ -148,8 +148,9 @@ def summary(
         findings += [f"{layer.name}: {'; '.join(why)}."] if why else []
     table = pd.DataFrame(rows)
     kinds = set(table["verdict"])
+    look = "batch" if seen is not None else "previous" if before else "weights"
     verdict = SHAPED if SHAPED in kinds else FRESH if kinds == {FRESH} else TRAINED
-    return Inspection(verdict, tuple(findings), table, _sureness(seen is not None))
+    return Inspection(verdict, tuple(findings), table, _sureness(look))
 
 
 def _loaded(model: nn.Module, state: Mapping[str, Any] | None, key: str) -> nn.Module:
@@ -221,16 +222,16 @@ def _batch(module: nn.Module, images: Any, labels: Any, loss: str) -> dict[str, 
     return batch_tests.statistics(network, batch, label_batch(labels, network, len(batch)))
 
 
-def _sureness(with_batch: bool) -> str:
-    """Recorded rates in words (benchmarks/received.py)."""
+def _sureness(look: str) -> str:
+    """Recorded rates of a way of looking, in words (benchmarks/received.py)."""
     with files("gradleak.library").joinpath(RATES).open(encoding="utf-8") as file:
-        rates = pd.read_csv(file)
-    look = "batch" if with_batch else "weights"
-    found = rates[rates["case"] == "all"].set_index("group")
-    honest, shaped = found.loc["honest"], found.loc["attacker"]
-    wrong, right = (round(one[look] * one["n"]) for one in (honest, shaped))
+        rates = pd.read_csv(file).dropna(subset=[look])
+    total = rates["case"] == "all"
+    ends = rates[total].set_index("group").loc["honest", [f"{look}_low", f"{look}_high"]]
+    counts = rates[~total].assign(flagged=rates[look] * rates["n"]).groupby("group").sum()
+    wrong, right = counts.loc["honest"], counts.loc["attacker"]
     return (
-        f"On record, {wrong} of {honest['n']:.0f} honest networks looked shaped "
-        f"(95 % interval {honest[f'{look}_low']:.1%} to {honest[f'{look}_high']:.1%}), and {right} "
-        f"of {shaped['n']:.0f} of known attackers. Weights that avoid these patterns look honest."
+        f"On record, {wrong['flagged']:.0f} of {wrong['n']} honest networks looked shaped (95 % "
+        f"interval {ends.iloc[0]:.1%} to {ends.iloc[1]:.1%}), and {right['flagged']:.0f} of "
+        f"{right['n']} of known attackers. Weights that avoid these patterns look honest."
     )
