@@ -162,6 +162,14 @@ def _fishing(model: nn.Module, seed: int) -> None:
     layer.bias[TARGET] = 0.0
 
 
+def _scaled(model: nn.Module, seed: int) -> None:
+    """Fish with a last layer that is 300 times as large, and one bias that is lowered before."""
+    layer = _last(model)
+    layer.bias[TARGET] -= 1.0
+    for value in layer.parameters():
+        value *= 300.0
+
+
 def _large_row(model: nn.Module, seed: int) -> None:
     """Fish with a row ten times as large, which gives the class's images larger gradients."""
     _last(model).weight[TARGET] *= 10.0
@@ -181,18 +189,18 @@ def _imprint(model: nn.Module, seed: int, noise: float = 0.0, drawn: bool = Fals
 
 
 def _trap(model: nn.Module, seed: int, drawn: bool = False) -> None:
-    """Trap weights: positive weights are the negative ones of the row, a bit smaller, shuffled.
+    """Trap weights: half of a row is normal, the other −0.95 times that in another order.
 
-    `drawn` draws both halves independently.
+    `drawn` draws the sizes of both halves independently, one negative and one positive.
     """
     layer, draw = _first(model), torch.Generator().manual_seed(seed)
     n = layer.in_features
     half, scale = n // 2, n**-0.5
     for row in layer.weight:
-        low, high = torch.randn(2, half, generator=draw).abs() * scale
+        low, high = torch.randn(2, half, generator=draw) * scale
         order = torch.randperm(n, generator=draw)
-        row[order[:half]] = -low
-        row[order[half : 2 * half]] = 0.95 * (high if drawn else low)
+        row[order[:half]] = -low.abs() if drawn else low
+        row[order[half : 2 * half]] = 0.95 * (high.abs() if drawn else -low)
     layer.bias[:] = 0.0
 
 
@@ -202,6 +210,7 @@ ATTACKERS: Mapping[str, tuple[tuple[str, ...], Callable[..., None]]] = {
     "MKOR, eq. 10 to 13 and 20": (CHAINS, partial(_mkor, classifier="paired", spare="keep")),
     "MKOR, classifier untouched": (CHAINS, _mkor),
     "class fishing": (tuple(NETWORKS), _fishing),
+    "fishing, last layer scaled": (tuple(NETWORKS), _scaled),
     "imprint": (("LeNet-5", "VGG", "MLP"), _imprint),
     "imprint, rows with 10 % of noise": (("LeNet-5", "VGG", "MLP"), partial(_imprint, noise=0.1)),
     "trap weights": (("LeNet-5", "VGG", "MLP"), _trap),

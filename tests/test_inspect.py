@@ -57,9 +57,10 @@ SIGNS = {
     "MKOR, eq. 10 to 13 and 20": "pass on one input each",
     "MKOR, classifier untouched": "pass on one input each",
     "class fishing": "a bias is",
+    "fishing, last layer scaled": "have norms of",
     "imprint": "proportional to another",
     "imprint, rows with 10 % of noise": "quantiles of a distribution",
-    "trap weights": "repeated as positive ones",
+    "trap weights": "pairs of opposite sign",
 }
 
 
@@ -176,7 +177,7 @@ def test_the_study_keeps_every_case_and_goes_on(data, tmp_path):
     trainings = len(received.TRAININGS) - 1
     assert cases == {
         "honest": len(received.INITIAL) + trainings, "collapsed": 1,
-        "attacker": 1, "avoiding": 1,
+        "attacker": 2, "avoiding": 1,
     }  # fmt: skip
     honest = found[(found["group"] == "honest") & (found["case"] == "all")].iloc[0]
     assert honest["weights"] == 0 and honest["weights_low"] == 0 < honest["weights_high"]

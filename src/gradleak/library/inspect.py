@@ -67,11 +67,11 @@ def inspect(
     - ``parallel`` rows have |cos(w_i, w_j)| near 1 (MKOR eq. 10, imprint layers);
     - ``dependent``, min(m, n) − rank W, is above 1, since training takes at most one from a last
       layer;
-    - ``row_norm``, max_i ‖w_i‖ over the median, or ``bias``, max_i |b_i| over it, is large;
+    - ``size``, the median ‖w_i‖ of rows that are not 0, is large (fishing by a scaled layer), or
+      ``row_norm``, max_i ‖w_i‖ over it, or ``bias``, max_i |b_i| over it;
     - ``regular``, √m sup_t |F_m(t) − F(t)| of the biases, is smaller than random ones have it: they
       are quantiles of F, bins of an imprint layer;
-    - ``mirrored`` rows have positive weights that are the negative ones times a factor (trap
-      weights);
+    - ``mirrored`` rows have weights in pairs x and −s x of one s (trap weights);
     - ``replaced`` rows have a cosine below 1/2 to those of the previous round, while the median row
       of some layer is above 0.99.
 

@@ -21,12 +21,13 @@ DEPENDENT = 1e-12  # eigenvalues of W Wᵀ over the largest
 ROW = 30.0  # largest over median row norm
 BIAS = 10.0  # largest |bias| over median row norm
 REGULAR = 0.2  # √m times the Kolmogorov-Smirnov distance of m biases from a distribution
-MIRRORED = 0.01  # spread of the ratios of a row's sorted positive to its sorted negative weights
+PAIRED, SAME = 64, 2e-6  # positive weights that are compared with negative; equal log-ratios
+LARGE = 60.0  # median row norm; 1/√3 for PyTorch's default
 KEPT, REPLACED = 0.99, 0.5  # cosines of rows to those of the round before
 DISTRIBUTED = 1e-4  # p of the KS test above which a layer looks fresh
 SAMPLE = 20_000  # weights that this test takes
 SOLVED = 1024  # rows or inputs up to which ranks are computed
-FEW = 16  # biases for the test of their spacing; weights of each sign for that of mirrored rows
+FEW = 16  # biases for the test of their spacing; weights of each sign for that of pairs
 
 Statistics = dict[str, float]
 
@@ -100,6 +101,7 @@ def statistics(layer: Layer) -> Statistics:
         "passing": float(_passing(rows, squares[alive])),
         "parallel": float(parallel),
         "dependent": float(dependent),
+        "size": typical,
         "row_norm": float(norms.max()) / typical if typical else 1.0,
         "mirrored": float(sum(_mirrored(row) for row in rows)),
         "bias": np.nan,
@@ -166,12 +168,20 @@ def _dependent(weight: np.ndarray) -> float:
 
 
 def _mirrored(row: np.ndarray) -> bool:
-    """True if a row's positive weights are its negative ones times a factor, in another order."""
+    """True if a row's weights come in pairs x and −s x for one factor s, in any order.
+
+    The logarithms of the absolute ratios of positive to negative weights then agree for many pairs.
+    """
     up, down = row[row > 0], -row[row < 0]
-    if len(up) != len(down) or len(up) < FEW:
+    if abs(len(up) - len(down)) > 1 or min(len(up), len(down)) < FEW:
         return False
-    ratios = np.sort(up).astype(np.float64) / np.sort(down)
-    return bool(ratios.std() < MIRRORED * ratios.mean())
+    # Numbers of low precision have equal ratios by chance.
+    if len(np.unique(np.abs(row))) < 0.9 * len(row):
+        return False
+    some = up[:PAIRED].astype(np.float64)
+    ratios = np.log(some[:, None] / down.astype(np.float64))
+    _, counts = np.unique(np.round(ratios / SAME), return_counts=True)
+    return bool(counts.max() >= max(FEW // 2, len(some) // 4))
 
 
 def _regular(bias: np.ndarray) -> float:
@@ -221,6 +231,8 @@ def reasons(found: Mapping[str, float], rows: int) -> Iterator[str]:
     # Weight decay takes one rank from the last layer: softmax does not see what classes share.
     if found["dependent"] > 1 and not found["parallel"] and found["zero_rows"] <= 0:
         yield f"the rank is {found['dependent']:.0f} short"
+    if found["size"] > LARGE:
+        yield f"rows have norms of {found['size']:.3g}, where initializations have about 1"
     if found["row_norm"] > ROW:
         yield f"a row is {found['row_norm']:.3g} times as large as the median one"
     if found["bias"] > BIAS:
@@ -228,6 +240,6 @@ def reasons(found: Mapping[str, float], rows: int) -> Iterator[str]:
     if found["regular"] < REGULAR:
         yield "the biases lie at quantiles of a distribution"
     if found["mirrored"]:
-        yield f"{of(found['mirrored'])} have their negative weights repeated as positive ones"
+        yield f"{of(found['mirrored'])} have weights in pairs of opposite sign and one ratio"
     if found.get("replaced"):
         yield f"{of(found['replaced'])} turned since the round before, where others were kept"
