@@ -134,6 +134,19 @@ def test_a_mod_listed_first_sees_what_local_dp_sends(tmp_path):
     assert spread == pytest.approx(own, rel=0.25)
 
 
+def test_shaped_weights_are_told_of_before_the_client_trains(tmp_path, caplog):
+    model = model_of()
+    audit = audit_of(model, tmp_path, received=True)
+    Records(model).call(audit)
+    assert not caplog.records
+    with torch.no_grad():
+        model[0].weight[:] = model[0].weight[0]
+    Records(model).call(audit)
+    table = pd.read_csv(tmp_path / "updates.csv")
+    assert table["received"].tolist() == ["looks fresh", "looks shaped"]
+    assert "0: 4 of 4 rows are proportional to another" in caplog.text
+
+
 def test_clients_of_a_simulation_have_rows_of_their_own(tmp_path):
     client = Records(model_of())
     app = client.app([audit_of(model_of(), tmp_path)])

@@ -93,6 +93,19 @@ def test_class_fishing_is_seen_in_zeros_and_in_gradients(sent):
     frame = seen(*sent(FISHING)[:2])
     assert frame.value["fc3", "zeros_share"] == pytest.approx(0.75, abs=0.01)
     assert frame.value["fc3", "ks_p"] < 1e-6
+    # The layer is shaped, and so the network; before it, gradients alone tell.
+    shaped = frame.xs("looks_shaped", level="metric")
+    assert shaped.value.to_dict() == {
+        "conv1": 0,
+        "conv2": 0,
+        "fc1": 0,
+        "fc2": 0,
+        "fc3": 1,
+        "all": 1,
+    }
+    assert set(shaped.default) == {0} and frame.value["all", "looks_shaped_batch"] == 1
+    assert frame.default["all", "looks_shaped_batch"] == 0
+    assert frame.value["all", "dsnr"] > 1000 > 10 > frame.default["all", "dsnr"]
     # Of four images of the classes 0 to 3 one has a gradient.
     assert frame.value["all", "zero_gradient_share"] == pytest.approx(0.75)
     assert frame.default["all", "zero_gradient_share"] == 0

@@ -9,6 +9,7 @@ from scipy import stats
 
 from gradleak.client.capture import capture
 from gradleak.data.targets import TargetSet
+from gradleak.library import batch_tests, weight_tests
 from gradleak.models.chain import Chain, ConvLayer, Layer
 from gradleak.models.files import ModelFile
 from gradleak.runtime.progress import progress
@@ -51,24 +52,28 @@ def table(
     - ``bias_ks_p``, ``bias_largest``: the same test and the largest absolute value of the biases; a
       test of distributions hardly detects a single outlier, which the largest value shows.
 
+    - ``looks_shaped``: 1 if the tests of `gradleak.inspect` find the weights shaped, else 0; here
+      ``default`` is of the honest weights themselves.
+
     And for ``all``: ``norm_spread``, the largest over the median norm of single images' gradients,
     and ``zero_gradient_share``, the share of images whose gradient of the first layer is below a
-    thousandth of the largest.
+    thousandth of the largest. From four images on also ``dsnr``, the largest D-SNR of a layer, and
+    ``looks_shaped_batch``, as ``looks_shaped`` with the tests of these gradients.
     """
     rows = []
     with progress(1 + len(servers), "models") as bar:
         with bar.doing():
             expected = {
-                chain.name: _gradients(chain, honest.of(chain, 0), targets, samples, loss)
+                chain.name: _seen(chain, honest.of(chain, 0), targets, samples, loss)
                 for chain in progress(honest.chains, "networks")
             }
         for server, models in zip(servers, sent, strict=True):
             with bar.doing():
                 for chain in progress(models.chains, "networks"):
                     own, usual = models.of(chain, 0), expected[chain.name]
-                    found = _gradients(chain, own, targets, samples, loss)
+                    found = _seen(chain, own, targets, samples, loss)
                     own_rows = [*_of_weights(chain, own, honest.of(chain, 0))]
-                    own_rows += [("all", key, value, usual[key]) for key, value in found.items()]
+                    own_rows += [(*key, value, usual[key]) for key, value in found.items()]
                     rows += [(server, chain.name, *row) for row in own_rows]
     return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
 
@@ -131,16 +136,47 @@ def _moments(values: np.ndarray) -> tuple[float, ...]:
     return float(np.mean(size < ZERO)), mean, float(np.sqrt(variance)), float(size.max()), kurtosis
 
 
+def _seen(
+    chain: Chain, weights: Arrays, targets: TargetSet, samples: int, loss: str
+) -> dict[tuple[str, str], float]:
+    """What needs no honest weights to compare with, by layer and metric."""
+    shaped = {}
+    for layer in chain.layers:
+        weight, bias = weights[f"{layer.name}.weight"], weights.get(f"{layer.name}.bias")
+        found = weight_tests.statistics(weight_tests.layer_of(layer.name, weight, bias))
+        shaped[layer.name] = any(weight_tests.reasons(found, len(weight)))
+    some = any(shaped.values())
+    out = {(name, "looks_shaped"): float(value) for name, value in (*shaped.items(), ("all", some))}
+    spread, seen = _gradients(chain, weights, targets, samples, loss)
+    out |= {("all", name): value for name, value in spread.items()}
+    if min(samples, targets.size) >= batch_tests.LEAST:
+        some |= any(any(batch_tests.reasons(found)) for found in seen.values())
+        out["all", "dsnr"] = max(found["dsnr"] for found in seen.values())
+        out["all", "looks_shaped_batch"] = float(some)
+    return out
+
+
 def _gradients(
     chain: Chain, weights: Arrays, targets: TargetSet, samples: int, loss: str
-) -> dict[str, float]:
-    """Spread of the gradients of single images, as a client can sample them."""
-    norms, first = [], []
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Spread of the gradients of single images, as a client can sample them, and tests of them."""
+    norms, first, high = [], [], []
     options: dict[str, Any] = {"precision": "float32", "device": torch.device("cpu"), "loss": loss}
-    for k in progress(range(min(samples, targets.size)), "gradients"):
-        one = slice(k, k + 1)
-        shared = capture(chain, weights, targets.inputs(0, one), targets.labels[0, one], **options)
-        norms.append(float(np.sqrt(sum(float(np.vdot(v, v)) for v in shared.values()))))
-        first.append(float(np.linalg.norm(shared[f"{chain.layers[0].name}.weight"])))
+
+    def each() -> Iterator[Arrays]:
+        for k in progress(range(min(samples, targets.size)), "gradients"):
+            one = slice(k, k + 1)
+            given = targets.inputs(0, one), targets.labels[0, one]
+            shared = capture(chain, weights, *given, **options)
+            norms.append(float(np.sqrt(sum(float(np.vdot(v, v)) for v in shared.values()))))
+            first.append(float(np.linalg.norm(shared[f"{chain.layers[0].name}.weight"])))
+            # The gradient of cross-entropy for the class's bias is its probability minus one.
+            own = shared.get(f"{chain.layers[-1].name}.bias")
+            high.append(own is not None and own[given[1][0]] < -0.5)
+            yield shared
+
+    squares = batch_tests.square_rows(each())
+    seen = batch_tests.of_squares(squares, np.array(high))
     none = sum(value <= 1e-3 * max(first) for value in first) / len(first)
-    return {"norm_spread": max(norms) / float(np.median(norms)), "zero_gradient_share": none}
+    spread = max(norms) / float(np.median(norms))
+    return {"norm_spread": spread, "zero_gradient_share": none}, seen

@@ -7,7 +7,8 @@
 ``capture`` with a ``Recipe`` gives the ``Update`` of a client that takes several steps, and
 ``check`` says what does not fit in what a client shared. ``rank`` counts what a network's layers
 leave open, ``defend`` changes a gradient before it is shared, ``poison`` makes weights as a
-malicious server would, and ``audit`` does all of it. ``gradleak.adapters`` has a mod for Flower and
+malicious server would, ``inspect`` looks for such weights, and ``audit`` attacks a network in every
+way. ``gradleak.adapters`` has a mod for Flower and
 Opacus' budget.
 """
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from gradleak.library.check import Check as Check
     from gradleak.library.check import check as check
     from gradleak.library.defend import defend as defend
+    from gradleak.library.inspect import Inspection as Inspection
+    from gradleak.library.inspect import inspect as inspect
     from gradleak.library.invert import invert as invert
     from gradleak.library.poison import poison as poison
     from gradleak.library.rank import Ranks as Ranks
@@ -39,6 +42,8 @@ _HOMES = {
     "check": "gradleak.library.check",
     "Check": "gradleak.library.check",
     "defend": "gradleak.library.defend",
+    "inspect": "gradleak.library.inspect",
+    "Inspection": "gradleak.library.inspect",
     "invert": "gradleak.library.invert",
     "Inversion": "gradleak.library.attacker",
     "poison": "gradleak.library.poison",
@@ -50,6 +55,7 @@ _HOMES = {
 }
 __all__ = [
     "Check",
+    "Inspection",
     "Inversion",
     "Ranks",
     "Recipe",
@@ -59,6 +65,7 @@ __all__ = [
     "capture",
     "check",
     "defend",
+    "inspect",
     "invert",
     "poison",
     "rank",

@@ -20,6 +20,7 @@ from gradleak.errors import ConfigError, GradleakError, NotApplicable
 from gradleak.library.attack_choice import chosen
 from gradleak.library.attacker import Inversion
 from gradleak.library.check import check
+from gradleak.library.inspect import inspect
 from gradleak.library.invert import check_numbers, invert
 from gradleak.library.network import read_network
 from gradleak.library.score import score
@@ -74,6 +75,9 @@ class LeakageAudit:
         scores.
     count
         Number of images behind an update; by default ``num-examples`` of the client's metrics.
+    received
+        Also inspect the weights received (`gradleak.inspect`): their verdict is in the column of
+        that name, and a warning tells of weights that look shaped before the client trains.
     loss, mode, low, high
         As in `gradleak.invert`.
 
@@ -93,6 +97,7 @@ class LeakageAudit:
         attacks: Mapping[str, Mapping[str, Any]] = ATTACKS,
         originals: Originals | None = None,
         count: int | None = None,
+        received: bool = False,
         loss: str = "cross_entropy",
         mode: str = "training",
         low: float = 0.0,
@@ -111,7 +116,7 @@ class LeakageAudit:
         read_network(model, input_shape, loss=loss, mode=mode)
         self.model, self.input_shape, self.recipe = model, input_shape, recipe
         self.folder, self.attacks, self.originals = Path(folder), attacks, originals
-        self.count = count
+        self.count, self.received = count, received
         self.how: dict[str, Any] = {"loss": loss, "mode": mode, "low": low, "high": high}
 
     def __call__(self, message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
@@ -122,14 +127,31 @@ class LeakageAudit:
         before: dict[str, torch.Tensor] = {}
         with _survived():
             before = _arrays(message)
+        looks: dict[str, str] = {}
+        with _survived():
+            looks = self._inspect(before)
         reply = call_next(message, context)
         if not reply.has_error():
             with _survived():
-                self._audit(before, message, context, reply)
+                self._audit(before, looks, message, context, reply)
         return reply
 
+    def _inspect(self, before: dict[str, torch.Tensor]) -> dict[str, str]:
+        """Verdict on what the client received; a warning if it looks shaped."""
+        if not self.received:
+            return {}
+        found = inspect(self.model, before)
+        for finding in found.findings:
+            LOG.warning("The weights received look shaped. %s", finding)
+        return {"received": found.verdict}
+
     def _audit(
-        self, before: dict[str, torch.Tensor], message: Any, context: Any, reply: Any
+        self,
+        before: dict[str, torch.Tensor],
+        looks: Mapping[str, str],
+        message: Any,
+        context: Any,
+        reply: Any,
     ) -> None:
         started = time.monotonic()
         client = context.node_config.get("partition-id", context.node_id)
@@ -140,7 +162,7 @@ class LeakageAudit:
             row = self._attack(update, true, place)
         except Exception as error:
             row = {"note": f"not attacked: {first_line(error)}"}
-        self._add({**place, **row, "seconds": round(time.monotonic() - started, 2)})
+        self._add({**place, **looks, **row, "seconds": round(time.monotonic() - started, 2)})
 
     def _round(self, message: Any, client: Any) -> int:
         """Round of the server, or the number of the client's messages so far and one."""
