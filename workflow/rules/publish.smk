@@ -25,7 +25,9 @@ EXPLANATIONS = [
     if (path := claims.with_name("explanations.yaml")).exists()
 ]
 # Parts of pages, in workflow/report/.
-REPORT_PARTS = ("report.html.j2", "base.css", "report.css", "report.js")
+SHARED_PARTS = ("claims.j2", "base.css", "report.css", "report.js")
+REPORT_PARTS = ("report.html.j2", *SHARED_PARTS)
+RECORD_PARTS = ("record.html.j2", "record.css", *SHARED_PARTS)
 NOTEBOOK_PARTS = ("notebook/conf.json", "notebook/index.html.j2", "notebook/style.css")
 NOTEBOOK = "results/notebooks/{notebook}.html"
 NOTEBOOKS = notebook_rules.Notebooks(beside_snakefile("notebooks"), METHODS)
@@ -214,8 +216,13 @@ rule record_paper:
 rule record:
     input:
         expand("results/record/{paper}", paper=CONFIG.papers),
+        claims=CLAIMS,
+        explanations=EXPLANATIONS,
+        captions=RESULTS.sources,
+        template=[beside_snakefile(f"workflow/report/{name}") for name in RECORD_PARTS],
     output:
-        "results/record/summary.csv",
+        summary="results/record/summary.csv",
+        page="results/record/claims.html",
     log:
         "results/logs/record/summary.log",
     localrule: True
@@ -225,9 +232,9 @@ rule record:
         mem_mb=1000,
         runtime=10,
     params:
-        code=code("gradleak.claims.recorded"),
+        code=code("gradleak.claims.recorded", "gradleak.reporting.record_page"),
     message:
-        "Count the verdicts of the record: {output}"
+        "Count and show the verdicts of the record: {output}"
     script:
         "../scripts/record_summary.py"
 
