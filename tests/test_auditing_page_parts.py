@@ -21,10 +21,11 @@ from conftest import ROOT
 from gradleak.claims.show import EXAMPLE, Record
 from gradleak.claims.show import lines as claim_lines
 from gradleak.reporting import page_text, pages
+from gradleak.reporting.pictures import thumbnail
 from gradleak.runtime.artifacts import ArtifactError
 from gradleak_audit.report import page
 from gradleak_audit.report.files import Pictures
-from gradleak_audit.report.page import LARGE, SMALL, embed
+from gradleak_audit.report.page import LARGE, SMALL
 from gradleak_audit.result import Audit
 
 LEAKS, BARE = (tree(AUDITS[name]) for name in ("leaks", "bare"))
@@ -110,9 +111,9 @@ def test_any_number_of_channels_is_shown(channels):
 
 
 def test_a_large_picture_is_made_smaller_and_keeps_its_shape():
-    wide = embed(np.random.default_rng(0).random((3, 100, 300)), SMALL)
+    wide = thumbnail(np.random.default_rng(0).random((3, 100, 300)), SMALL)
     assert (wide.width, wide.height, wide.enlarged) == (SMALL, SMALL // 3, False)
-    line = embed(np.zeros((1, 1, 5000)), SMALL)
+    line = thumbnail(np.zeros((1, 1, 5000)), SMALL)
     assert (line.width, line.height) == (SMALL, 1)
 
 

@@ -28,6 +28,8 @@ EXPLANATIONS = [
 SHARED_PARTS = ("claims.j2", "base.css", "report.css", "report.js")
 REPORT_PARTS = ("report.html.j2", *SHARED_PARTS)
 RECORD_PARTS = ("record.html.j2", "record.css", *SHARED_PARTS)
+# The page of an experiment shares the audit's style and script.
+EXPERIMENT_PARTS = ("experiment.html.j2", "parts.j2", "base.css", "audit.css", "audit.js")
 NOTEBOOK_PARTS = ("notebook/conf.json", "notebook/index.html.j2", "notebook/style.css")
 NOTEBOOK = "results/notebooks/{notebook}.html"
 NOTEBOOKS = notebook_rules.Notebooks(beside_snakefile("notebooks"), METHODS)
@@ -125,6 +127,28 @@ rule report_page:
         "Write {output}"
     script:
         "../scripts/report_page.py"
+
+
+# On request only: any experiment of the config, such as one of your own.
+rule experiment_page:
+    input:
+        unpack(ASK.experiment_files),
+        template=[beside_snakefile(f"workflow/report/{name}") for name in EXPERIMENT_PARTS],
+    output:
+        "results/experiments/{experiment}.html",
+    log:
+        "results/logs/experiments/{experiment}.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    resources:
+        **resources.doubling(3000, 20),
+    params:
+        told=ASK.told_of,
+        code=code("gradleak.reporting.experiment_page"),
+    message:
+        "Show the experiment {wildcards.experiment}: {output}"
+    script:
+        "../scripts/experiment_page.py"
 
 
 rule provenance:
