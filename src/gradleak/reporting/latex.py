@@ -4,6 +4,7 @@ import unicodedata
 from collections.abc import Iterable
 from math import floor, isinf, log10
 from pathlib import Path
+from textwrap import wrap
 
 import numpy as np
 import pandas as pd
@@ -14,15 +15,17 @@ from gradleak.claims.metrics import label
 from gradleak.errors import ConfigError
 from gradleak.pipeline.results.schema import Entry, load
 from gradleak.reporting.captions import SETTINGS
-from gradleak.reporting.page import WHOLE
 from gradleak.reporting.page_text import LARGE, SMALL, capital
 from gradleak.runtime import tidy
 from gradleak.runtime.artifacts import FilePath, atomic, read_csv
 
-DIGITS = 4  # significant, as on the report's page
-WIDE, FITS = 10, 6  # most columns of numbers, and as many as fit a page without being scaled
+DIGITS, EXACT = 4, 10  # significant, as on the report's page, and as in the paper's numbers
+WIDE = 10  # most columns of numbers
+HEADING = 16  # letters in a line of a heading
 LONG = 40  # rows above which a table runs over several pages
-NONE = "--"
+NONE, BREAK = "--", r"\\ "
+# As wide as it is, and at most as the page's text.
+FITTED = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}"
 # Columns of a tidy table that does not fit a page with a row for each of its rows.
 LISTED = ["row", "column", "metric", "paper", "ours", "low", "high", "n", "verdict"]
 
@@ -57,22 +60,25 @@ def _command(character: str) -> str:
 
 
 def numbers(values: pd.Series) -> pd.Series:
-    """Format numbers of one kind with `DIGITS` significant digits, or all as whole ones."""
+    """Format numbers of one kind: all with the same few decimals if these are exact."""
     found = pd.to_numeric(values, errors="coerce")
-    found = found[np.isfinite(found)]
-    whole = bool((found == found.round()).all() and (found.abs() < WHOLE).all())
-    return values.map(lambda value: number(value, whole)).astype(object)
+    texts = [f"{value:.{EXACT}g}" for value in found[np.isfinite(found)]]
+    most = max((len(text.partition(".")[2]) for text in texts), default=0)
+    few = most <= DIGITS and not any("e" in text for text in texts)
+    return values.map(lambda value: number(value, most if few else None)).astype(object)
 
 
-def number(value: object, whole: bool = False) -> str:
-    """Format a number, a missing one as a dash; text stays what it is."""
+def number(value: object, decimals: int | None = None) -> str:
+    """Format a number, by default with `DIGITS` significant digits; text stays what it is."""
     if pd.isna(value) or isinstance(value, str):  # type: ignore[call-overload]
         return escape(value) if isinstance(value, str) else NONE
     found = float(value)  # type: ignore[arg-type]
     if isinf(found):
         return r"$\infty$" if found > 0 else r"$-\infty$"
-    if whole or found == 0:
-        return _signed(f"{int(found)}")
+    if found == 0:
+        return "0"
+    if decimals is not None:
+        return _signed(f"{found:.{decimals}f}")
     rounded = float(f"{abs(found):.{DIGITS - 1}e}")
     if SMALL <= rounded < LARGE:
         return _signed(f"{found:.{max(DIGITS - 1 - floor(log10(rounded)), 0)}f}")
@@ -82,7 +88,7 @@ def number(value: object, whole: bool = False) -> str:
 def printed(value: object) -> str:
     """Format a number of the paper with its own digits."""
     text = isinstance(value, str) or pd.isna(value)  # type: ignore[call-overload]
-    return number(value) if text else _signed(f"{value:.10g}")
+    return number(value) if text else _signed(f"{value:.{EXACT}g}")
 
 
 def _signed(text: str) -> str:
@@ -128,10 +134,9 @@ def render(frame: pd.DataFrame, name: str, entry: Entry) -> str:
         column_format="".join("r" if one else "l" for one in shown.attrs["numeric"]),
         multicol_align="c",
     )
-    packages = "booktabs, longtable" if long else "booktabs"
-    if not long and sum(shown.attrs["numeric"]) > FITS:
-        packages += ", graphicx"
-        text = text.replace("\\begin{tabular}", "\\resizebox{\\textwidth}{!}{%\n\\begin{tabular}")
+    packages = "booktabs, longtable" if long else "booktabs, graphicx"
+    if not long:
+        text = text.replace("\\begin{tabular}", f"{FITTED}{{%\n\\begin{{tabular}}")
         text = text.replace("\\end{tabular}", "\\end{tabular}}")
     return f"% results/tables/{name}.csv as LaTeX; packages: {packages}.\n{text}"
 
@@ -149,7 +154,7 @@ def _pivoted(frame: pd.DataFrame) -> tuple[pd.DataFrame | None, list[str]]:
     places = frame[["row", "column", "metric"]].fillna("").astype(str)
     if frame.empty or places.duplicated().any():
         return None, []
-    places["metric"] = [label(name) or name for name in places["metric"]]
+    places["metric"] = places["metric"].map(_metrics(places["metric"].unique()))
     metrics, has = places["metric"].unique(), frame["paper"].notna()
     down, across = ["row"], ["column", "metric"] if len(metrics) > 1 else ["column"]
     if len(places[across].drop_duplicates()) > WIDE:
@@ -158,7 +163,8 @@ def _pivoted(frame: pd.DataFrame) -> tuple[pd.DataFrame | None, list[str]]:
         return None, []
     ours = frame["ours"].groupby(places["metric"]).transform(numbers)
     papers = frame["paper"].map(printed)
-    cells = places.map(escape).assign(cell=ours.where(~has, ours + " (" + papers + ")"))
+    cells = places.apply(lambda part: part.map(_heading if part.name in across else escape))
+    cells = cells.assign(cell=ours.where(~has, ours + " (" + papers + ")"))
     table = cells.pivot(index=down, columns=across, values="cell")
     order = [
         list(cells[keys].drop_duplicates().itertuples(index=False, name=None))
@@ -173,6 +179,12 @@ def _pivoted(frame: pd.DataFrame) -> tuple[pd.DataFrame | None, list[str]]:
     return table, [*told, *["Our numbers, with the paper's in parentheses."] * bool(has.any())]
 
 
+def _metrics(names: Iterable[str]) -> dict[str, str]:
+    """Short words for metrics that tell them apart, else their names."""
+    short = {name: label(name).partition(",")[0] or name for name in names}
+    return short if len(set(short.values())) == len(short) else {name: name for name in short}
+
+
 def _listed(frame: pd.DataFrame) -> pd.DataFrame:
     """Write every column of a table, numbers with few digits."""
     numeric = [is_numeric_dtype(kind) and not is_bool_dtype(kind) for kind in frame.dtypes]
@@ -180,10 +192,16 @@ def _listed(frame: pd.DataFrame) -> pd.DataFrame:
     for key, one in zip(frame, numeric, strict=True):
         column = frame[key]
         form = column.map(printed) if key == "paper" else numbers(column)
-        made[escape(str(key))] = form if one else column.map(_word)
+        made[_heading(str(key))] = form if one else column.map(_word)
     table = pd.DataFrame(made)
     table.attrs["numeric"] = numeric
     return table
+
+
+def _heading(text: str) -> str:
+    """Heading of a column, in several lines if it is long."""
+    found = [escape(line) for line in wrap(text, HEADING, break_long_words=False)]
+    return rf"\shortstack{{{BREAK.join(found)}}}" if len(found) > 1 else "".join(found)
 
 
 def _word(value: object) -> str:
