@@ -18,11 +18,14 @@ from PIL import Image
 import audit_samples
 from audit_samples import AUDITS, CHANGES, VERDICT, audit, lines, pictures, run, table, tree, tried
 from conftest import ROOT
+from gradleak.claims.show import EXAMPLE, Record
+from gradleak.claims.show import lines as claim_lines
 from gradleak.reporting import page_text, pages
+from gradleak.reporting.pictures import thumbnail
 from gradleak.runtime.artifacts import ArtifactError
 from gradleak_audit.report import page
 from gradleak_audit.report.files import Pictures
-from gradleak_audit.report.page import LARGE, SMALL, embed
+from gradleak_audit.report.page import LARGE, SMALL
 from gradleak_audit.result import Audit
 
 LEAKS, BARE = (tree(AUDITS[name]) for name in ("leaks", "bare"))
@@ -108,9 +111,9 @@ def test_any_number_of_channels_is_shown(channels):
 
 
 def test_a_large_picture_is_made_smaller_and_keeps_its_shape():
-    wide = embed(np.random.default_rng(0).random((3, 100, 300)), SMALL)
+    wide = thumbnail(np.random.default_rng(0).random((3, 100, 300)), SMALL)
     assert (wide.width, wide.height, wide.enlarged) == (SMALL, SMALL // 3, False)
-    line = embed(np.zeros((1, 1, 5000)), SMALL)
+    line = thumbnail(np.zeros((1, 1, 5000)), SMALL)
     assert (line.width, line.height) == (SMALL, 1)
 
 
@@ -235,7 +238,7 @@ def test_text_stands_out_from_what_is_behind_it(place):
         assert (light + 0.05) / (dark + 0.05) >= least, (ink, back)
 
 
-def test_a_wheel_holds_the_page(tmp_path):
+def test_a_wheel_holds_pages_and_recorded_claims(tmp_path):
     pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
     subprocess.run([*pip, "--wheel-dir", tmp_path, ROOT], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
@@ -246,6 +249,9 @@ def test_a_wheel_holds_the_page(tmp_path):
     sources = [Path(line) for line in done.stdout.splitlines()]
     assert {path.name for path in sources} == {path.name for path in pages.FOLDER.iterdir()}
     assert all(tmp_path in path.parents for path in sources)
+    command = [sys.executable, "-m", "gradleak.cli", "claim", EXAMPLE]
+    shown = subprocess.run(command, capture_output=True, text=True, **how).stdout
+    assert shown.splitlines() == "\n".join(claim_lines(Record.read(), EXAMPLE)).splitlines()
 
 
 def test_ids_without_a_part_are_refused():

@@ -15,10 +15,10 @@ import test_figures
 import test_mkor_figures as mkor
 import test_rgap_figures as rgap
 from conftest import ROOT
-from figure_files import flat, outside
+from figure_files import flat, outside, texts
 from gradleak.errors import ArtifactError
 from gradleak.plotting import style
-from gradleak.plotting.layout import Cell, drawing, mark
+from gradleak.plotting.layout import Cell, bare, drawing, mark
 from papers.copa.figures import samples
 from papers.fedkl.figures import adaptive, curves, fig4, pictures
 from test_fedkl_pictures import known, table4, table5
@@ -73,6 +73,21 @@ def test_facts_of_the_runs_are_told_and_words_stay_on_the_page(name, tmp_path):
     found = flat(figure)
     assert [fact for fact in facts if fact not in found] == []
     assert outside(figure) == []
+
+
+@EVERY
+def test_bare_figures_lose_title_and_footer_alone(name, tmp_path):
+    module, files, words = FIGURES[name][0](tmp_path)
+    titled = module.make(files, words, "smoke")
+    with bare():
+        plain = module.make(files, words, "smoke")
+    assert outside(plain) == []
+    before, now = texts(titled), texts(plain)
+    assert set(now) < set(before) and before[0] not in now
+    assert len(set(before) - set(now)) == 2, "the title and the footer"
+    (width, height), (other, lower) = titled.get_size_inches(), plain.get_size_inches()
+    assert width == other and height - lower > 0.3
+    assert len(module.make(files, words, "smoke").texts) == len(titled.texts), "they are back"
 
 
 def assert_print(path):

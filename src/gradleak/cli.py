@@ -16,6 +16,7 @@ from gradleak.runtime.version import __version__
 # "gradleak audit", and ``argv``.
 COMMANDS = {
     "audit": ("gradleak_audit.command", "what the gradients of a network of yours reveal"),
+    "claim": ("gradleak.claims.show", "one recorded claim of the papers"),
 }
 
 

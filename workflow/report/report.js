@@ -1,5 +1,5 @@
 "use strict";
-// Claims are filtered by paper and verdict, long tables begin closed, figures open in a dialog.
+// Claims are filtered by paper, verdict and words, long tables begin closed, figures open in a dialog.
 // Without this the page shows all of it.
 const form = document.getElementById("filter");
 const said = document.getElementById("said");
@@ -41,22 +41,28 @@ const headings = (part) => {
   }
 };
 
+const words = () => form.elements.words.value.trim().toLowerCase();
+const everything = () => chosen("verdict").all && words() === "";
+
 const filter = () => {
   const papers = chosen("paper");
   const verdicts = chosen("verdict");
+  const wanted = words();
+  const all = everything();
   const kept = linked();
   for (const sheet of sheets) {
     const rows = Array.from(sheet.querySelectorAll("tbody tr"));
     let shown = 0;
     for (const row of rows) {
-      row.hidden = !verdicts.all && !verdicts.of.has(row.dataset.verdict) && row !== kept;
+      const fits = verdicts.all || verdicts.of.has(row.dataset.verdict);
+      row.hidden = row !== kept && !(fits && row.textContent.toLowerCase().includes(wanted));
       shown += !row.hidden;
     }
     sheet.hidden = shown === 0;
-    sheet.querySelector(".found").textContent = verdicts.all ? "" : `(${shown} shown)`;
+    sheet.querySelector(".found").textContent = all ? "" : `(${shown} shown)`;
   }
   // Figures have no verdict.
-  for (const figure of document.querySelectorAll("figure")) figure.hidden = !verdicts.all;
+  for (const figure of document.querySelectorAll("figure")) figure.hidden = !all;
   for (const part of document.querySelectorAll("[data-paper]")) {
     part.hidden = !papers.of.has(part.dataset.paper);
     headings(part);
@@ -73,6 +79,7 @@ const show = () => {
   filter();
   if (part.closest("[hidden]")) {
     tick("verdict");
+    form.elements.words.value = "";
     filter();
   }
   const sheet = part.closest(".sheet");
@@ -115,10 +122,10 @@ const enlarge = () => {
 for (const sheet of sheets) sheet.open = sheet.querySelectorAll("tbody tr").length <= MANY;
 form.hidden = false;
 form.addEventListener("submit", (event) => event.preventDefault());
-form.addEventListener("change", () => {
+form.addEventListener("input", () => {
   filter();
   // What is left of a choice is there to be read.
-  if (!chosen("verdict").all) for (const sheet of sheets) sheet.open ||= !sheet.hidden;
+  if (!everything()) for (const sheet of sheets) sheet.open ||= !sheet.hidden;
 });
 form.addEventListener("reset", () => setTimeout(filter));
 for (const button of form.querySelectorAll("[data-open]")) {
@@ -126,7 +133,7 @@ for (const button of form.querySelectorAll("[data-open]")) {
     for (const sheet of sheets) sheet.open = button.dataset.open !== "";
   });
 }
-enlarge();
+if (document.getElementById("zoom")) enlarge();
 filter();
 show();
 addEventListener("hashchange", show);

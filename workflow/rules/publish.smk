@@ -27,7 +27,11 @@ EXPLANATIONS = [
     if (path := claims.with_name("explanations.yaml")).exists()
 ]
 # Parts of pages, in workflow/report/.
-REPORT_PARTS = ("report.html.j2", "base.css", "report.css", "report.js")
+SHARED_PARTS = ("claims.j2", "base.css", "report.css", "report.js")
+REPORT_PARTS = ("report.html.j2", *SHARED_PARTS)
+RECORD_PARTS = ("record.html.j2", "record.css", *SHARED_PARTS)
+# The page of an experiment shares the audit's style and script.
+EXPERIMENT_PARTS = ("experiment.html.j2", "parts.j2", "base.css", "audit.css", "audit.js")
 NOTEBOOK_PARTS = ("notebook/conf.json", "notebook/index.html.j2", "notebook/style.css")
 NOTEBOOK = "results/notebooks/{notebook}.html"
 NOTEBOOKS = notebook_rules.Notebooks(beside_snakefile("notebooks"), METHODS)
@@ -130,6 +134,28 @@ rule report_page:
         "../scripts/report_page.py"
 
 
+# On request only: any experiment of the config, such as one of your own.
+rule experiment_page:
+    input:
+        unpack(ASK.experiment_files),
+        template=[beside_snakefile(f"workflow/report/{name}") for name in EXPERIMENT_PARTS],
+    output:
+        "results/experiments/{experiment}.html",
+    log:
+        "results/logs/experiments/{experiment}.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    resources:
+        **resources.doubling(3000, 20),
+    params:
+        told=ASK.told_of,
+        code=code("gradleak.reporting.experiment_page"),
+    message:
+        "Show the experiment {wildcards.experiment}: {output}"
+    script:
+        "../scripts/experiment_page.py"
+
+
 rule provenance:
     input:
         results=[*FIGURES, *PICTURES, *TABLES, *CLAIMED],
@@ -221,8 +247,13 @@ rule record_paper:
 rule record:
     input:
         expand("results/record/{paper}", paper=CONFIG.papers),
+        claims=CLAIMS,
+        explanations=EXPLANATIONS,
+        captions=RESULTS.sources,
+        template=[beside_snakefile(f"workflow/report/{name}") for name in RECORD_PARTS],
     output:
-        "results/record/summary.csv",
+        summary="results/record/summary.csv",
+        page="results/record/claims.html",
     log:
         "results/logs/record/summary.log",
     localrule: True
@@ -232,9 +263,9 @@ rule record:
         mem_mb=1000,
         runtime=10,
     params:
-        code=code("gradleak.claims.recorded"),
+        code=code("gradleak.claims.recorded", "gradleak.reporting.record_page"),
     message:
-        "Count the verdicts of the record: {output}"
+        "Count and show the verdicts of the record: {output}"
     script:
         "../scripts/record_summary.py"
 

@@ -36,6 +36,7 @@ rule figure:
         make=DRAWN.make,
         words=DRAWN.words,
         scale=CONFIG.scale,
+        figures=CONFIG.figures,
         caption=DRAWN.caption,
         code=DRAWN.code,
     message:
@@ -73,6 +74,31 @@ rule table:
         "Write {output}"
     script:
         "../scripts/table.py"
+
+
+# For papers, on request only.
+rule latex_table:
+    input:
+        table="results/tables/{result}.csv",
+        captions=RESULTS.sources,
+    output:
+        "results/tables/{result}.tex",
+    log:
+        "results/logs/tables/{result}.tex.log",
+    wildcard_constraints:
+        result=ids(RESULTS.entries["tables"]),
+    localrule: True
+    conda:
+        "../../envs/gradleak.yaml"
+    resources:
+        mem_mb=1000,
+        runtime=10,
+    params:
+        code=code("gradleak.reporting.latex"),
+    message:
+        "Write {output}"
+    script:
+        "../scripts/latex_table.py"
 
 
 # What a client could notice of the weights that servers send, a model a job.

@@ -239,6 +239,7 @@ class Config(fields.Section):
     images: Literal["embedded", "real"]
     scale: Literal["smoke", "laptop", "paper"]
     device: Literal["auto", "cpu", "cuda", "mps"]
+    figures: Literal["titled", "bare"] = "titled"
     data: Data
     include: list[fields.OwnPath] = Field(default=[])
     papers: dict[fields.Identifier, Paper]

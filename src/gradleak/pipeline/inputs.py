@@ -273,6 +273,35 @@ class Inputs:
         module = "scores_fedkl" if self._has_lpips(wildcards) else "scores"
         return code_hash(f"gradleak.scoring.{module}")
 
+    def experiment_files(self, wildcards: Any) -> dict[str, Any]:
+        """Targets, scores and reconstructions of an experiment, for its page."""
+        scores = self.paths.scores(wildcards.experiment)
+        return {
+            "targets": self.paths.targets_of(wildcards.experiment),
+            "scores": scores,
+            "reconstructions": [self.paths.reconstruction_of(path) for path in scores],
+        }
+
+    def told_of(self, wildcards: Any) -> Settings:
+        """What an experiment's page says of it: its entries in the config, as they are set."""
+        config, name = self.config, wildcards.experiment
+        entry = config.experiments[name]
+        used = {
+            "experiments": [name],
+            "targets": [entry.targets],
+            "defences": entry.defences,
+            "attacks": entry.attacks,
+        }
+        settings = {
+            section: {
+                one: getattr(config, section)[one].model_dump(mode="json", exclude_unset=True)
+                for one in names
+            }
+            for section, names in used.items()
+        }
+        case = {"images": config.images, "scale": config.scale, "seeds": entry.seeds}
+        return {"name": name, "settings": settings, **case}
+
     def security_seeds(self, wildcards: Any) -> int:
         """Number of seeds for rank computations, whose results hardly vary."""
         return self.config.experiments[wildcards.experiment].few

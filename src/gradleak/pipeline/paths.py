@@ -82,6 +82,11 @@ class Paths:
             if attacks is None or attack in attacks
         ]
 
+    def reconstruction_of(self, score: str) -> str:
+        """Reconstructions that a score file is of."""
+        made = score.replace("scores", "reconstructions", 1)
+        return f"{made.removesuffix('csv')}safetensors"
+
     def by_model(
         self, pattern: str, *experiments: str, models: Sequence[str] | None = None
     ) -> list[str]:

@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,7 @@ FEWEST, MOST_LINES = 8, 4
 MIDDLE: dict[str, Any] = {"ha": "center", "va": "center"}
 MOST_PIXELS = 224  # of a picture's side, the limit of visible detail
 Box = tuple[float, float, float, float]  # left, lower, right, upper edge
+_BARE = ContextVar("bare", default=False)
 NUMBER = re.compile(r"(?<![\w.])[-\N{MINUS SIGN}]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?!\w)")
 
 
@@ -136,18 +138,33 @@ class Page:
 
 
 @contextmanager
+def bare(on: bool = True) -> Iterator[None]:
+    """Draw figures without title and footer, for papers that have captions of their own."""
+    token = _BARE.set(on)
+    try:
+        yield
+    finally:
+        _BARE.reset(token)
+
+
+@contextmanager
 def drawing(title: str, footer: str, depth: float, width: float = PAGE) -> Iterator[Page]:
-    """Yield a page: title, `depth` inches, footer, and at the end reasons for missing images."""
+    """Yield a page: title, `depth` inches, footer, and at the end reasons for missing images.
+
+    Within `bare`, title and footer are left out. The reasons stay: the pictures refer to them.
+    """
     with styled():
-        lines = _wrapped(footer, width)
-        page = Page(width, TITLE + depth + FOOTER_LINE * len(lines) + 0.08)
-        page.text(EDGE, EDGE - TITLE, title, va="top", fontsize=8, weight="bold")
-        page.small(depth + 0.04, lines)
+        top = EDGE if _BARE.get() else TITLE
+        lines = [] if _BARE.get() else _wrapped(footer, width)
+        page = Page(width, top + depth + FOOTER_LINE * len(lines) + 0.08, top)
+        if not _BARE.get():
+            page.text(EDGE, EDGE - TITLE, title, va="top", fontsize=8, weight="bold")
+            page.small(depth + 0.04, lines)
         yield page
         if lines := _wrapped(page.notes.words(), width):
-            top = page.height - TITLE - 0.06
+            under = page.height - page.title - 0.06
             page.grow(FOOTER_LINE * len(lines) + 0.04)
-            page.small(top, lines)
+            page.small(under, lines)
 
 
 def _wrapped(words: str, width: float) -> list[str]:

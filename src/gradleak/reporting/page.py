@@ -94,7 +94,7 @@ def _context(folder: Path, sources: Sources) -> dict[str, Any]:
         "papers": found,
         "threats": dict(sources.threats),
         "verdicts": VERDICTS,
-        "overviews": {whose: _overview(found, frame, whose) for whose in WHOSE},
+        "overviews": {whose: overview(found, frame, whose) for whose in WHOSE},
         "claimed": [_link(folder, path) for path in sources.claimed],
         "images": images,
         "pictured": IMAGES.get(images, images),
@@ -109,7 +109,7 @@ def _context(folder: Path, sources: Sources) -> dict[str, Any]:
     }
 
 
-def _overview(found: list[content.Part], frame: pd.DataFrame, whose: str) -> content.Part:
+def overview(found: list[content.Part], frame: pd.DataFrame, whose: str) -> content.Part:
     """Counts of the papers' own claims, or of ours, by paper and of all together."""
     mine = tally.of_kind(frame, whose)
     parts = [(part["id"], mine[mine["paper"] == part["id"]]) for part in found]

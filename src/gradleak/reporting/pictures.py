@@ -1,4 +1,4 @@
-"""Figures as WebP inside the page, as large as the page's size allows."""
+"""Pictures inside a page: figures as WebP, as large as its size allows, and small images as PNG."""
 
 import base64
 import io
@@ -7,6 +7,7 @@ from math import floor, sqrt
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from PIL import Image
 
 from gradleak.errors import ArtifactError
@@ -25,6 +26,36 @@ class Embedded(NamedTuple):
     uri: str
     width: int
     height: int
+
+
+class Thumbnail(NamedTuple):
+    """A small image as data URI, with its sides in CSS pixels and whether it is enlarged."""
+
+    uri: str
+    width: int
+    height: int
+    enlarged: bool
+
+
+def thumbnail(pixels: np.ndarray, side: int) -> Thumbnail:
+    """Encode an image (C, H, W) in [0, 1] with its longer side at most `side` CSS pixels.
+
+    The browser enlarges small ones by a whole factor, which keeps pixels sharp and files small.
+    """
+    if len(pixels) not in (1, 3):
+        pixels = pixels.mean(axis=0, keepdims=True)
+    values = np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
+    grey = len(values) == 1
+    picture = Image.fromarray(values[0] if grey else values.transpose(1, 2, 0).copy())
+    longest = max(picture.size)
+    if longest > side:
+        width, height = (max(1, round(length * side / longest)) for length in picture.size)
+        picture = picture.resize((width, height), Image.Resampling.LANCZOS)
+    width, height = (length * max(1, side // longest) for length in picture.size)
+    stream = io.BytesIO()
+    picture.save(stream, "PNG", optimize=True)
+    data = base64.b64encode(stream.getvalue()).decode("ascii")
+    return Thumbnail(f"data:image/png;base64,{data}", width, height, longest <= side)
 
 
 def embed(paths: Iterable[Path], budget: int = BUDGET) -> dict[Path, Embedded]:

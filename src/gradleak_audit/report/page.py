@@ -1,16 +1,11 @@
 """report.html: an audit as one self-contained page."""
 
-import base64
-import io
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from PIL import Image
-
 from gradleak.reporting import pages
+from gradleak.reporting.pictures import Thumbnail, thumbnail
 from gradleak.runtime.artifacts import atomic
 from gradleak.runtime.provenance import software
 from gradleak.runtime.version import __version__
@@ -26,37 +21,6 @@ CHAPTERS: tuple[Chapter, Chapter] = ("honest server", "malicious server")
 ORDER: tuple[Effect, ...] = ("helps", "no difference shown", "inconclusive", "worse", "")
 # Sides in CSS pixels: of the worst leak, and of images in a strip.
 LARGE, SMALL = 224, 96
-
-
-@dataclass(frozen=True)
-class Embedded:
-    """An image as data URI, with its sides in CSS pixels and whether it is enlarged."""
-
-    uri: str
-    width: int
-    height: int
-    enlarged: bool
-
-
-def embed(pixels: np.ndarray, side: int) -> Embedded:
-    """Encode an image (C, H, W) with its longer side at most `side` CSS pixels.
-
-    The browser enlarges small ones by a whole factor, which keeps pixels sharp and files small.
-    """
-    if len(pixels) not in (1, 3):
-        pixels = pixels.mean(axis=0, keepdims=True)
-    values = np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
-    grey = len(values) == 1
-    picture = Image.fromarray(values[0] if grey else values.transpose(1, 2, 0).copy())
-    longest = max(picture.size)
-    if longest > side:
-        width, height = (max(1, round(length * side / longest)) for length in picture.size)
-        picture = picture.resize((width, height), Image.Resampling.LANCZOS)
-    width, height = (length * max(1, side // longest) for length in picture.size)
-    stream = io.BytesIO()
-    picture.save(stream, "PNG", optimize=True)
-    data = base64.b64encode(stream.getvalue()).decode("ascii")
-    return Embedded(f"data:image/png;base64,{data}", width, height, longest <= side)
 
 
 def write(
@@ -77,7 +41,7 @@ def render(audit: Audit, pictures: Pictures, command: str | None = None) -> str:
     pair = None
     if worst := audit.verdict.worst:
         answer = _answer(worst.attack, worst.image, pictures, LARGE)
-        pair = embed(pictures.originals[worst.image], LARGE), answer
+        pair = thumbnail(pictures.originals[worst.image], LARGE), answer
     return pages.template(TEMPLATE).render(
         audit=audit,
         pair=pair,
@@ -105,7 +69,7 @@ def _chapter(name: Chapter, audit: Audit, pictures: Pictures) -> dict[str, Any]:
     strip = []
     for image in _shown(plain, audit, pictures):
         cells = [_cell(case, attacks[case.attack].title, image, pictures) for case in plain]
-        strip.append((image, embed(pictures.originals[image], SMALL), cells))
+        strip.append((image, thumbnail(pictures.originals[image], SMALL), cells))
     return {
         "attacks": list(attacks.values()),
         "refused": [attack for attack in attacks.values() if attack.reason],
@@ -132,6 +96,6 @@ def _cell(case: Case, title: str, image: int, pictures: Pictures) -> dict[str, A
     return {"attack": title, "picture": shown, "run": run, "batch": case.batch}
 
 
-def _answer(attack: str, image: int, pictures: Pictures, side: int) -> Embedded | None:
+def _answer(attack: str, image: int, pictures: Pictures, side: int) -> Thumbnail | None:
     answer = pictures.answers.get(attack, {}).get(image)
-    return None if answer is None else embed(answer, side)
+    return None if answer is None else thumbnail(answer, side)

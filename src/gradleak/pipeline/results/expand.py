@@ -180,7 +180,7 @@ class Writer:
         if entry.experiment:
             files["targets"] = paths.targets_of(entry.experiment)
             files["scores"] = self._shown(entry.experiment)
-            files["reconstructions"] = [_reconstruction(path) for path in files["scores"]]
+            files["reconstructions"] = [paths.reconstruction_of(path) for path in files["scores"]]
         chosen = entry.models
         more = {
             "targets": entry.targets and paths.targets.format(targets=entry.targets),
@@ -308,7 +308,7 @@ class Writer:
             cell = {key: panel[key] for key in ("experiment", "defence", "attack")}
             score = self.paths.score.format(model=models[0], **cell)
             files["targets"].append(self.paths.targets.format(targets=entry.targets))
-            files["reconstructions"].append(_reconstruction(score))
+            files["reconstructions"].append(self.paths.reconstruction_of(score))
             files["scores"].append(score)
         return files
 
@@ -326,10 +326,6 @@ def _fits(names: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """True if each name has the wanted value, or one of the wanted values."""
     lists = {key: v if isinstance(v, list) else [v] for key, v in wanted.items()}
     return all(names.get(key) in values for key, values in lists.items())
-
-
-def _reconstruction(score: str) -> str:
-    return score.replace("scores", "reconstructions", 1).removesuffix("csv") + "safetensors"
 
 
 def trained_with(groups: Mapping[str, Sequence[str]], model: str) -> str:

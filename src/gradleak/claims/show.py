@@ -1,0 +1,208 @@
+"""Show one recorded claim: ``gradleak claim ID``.
+
+Its sentence or cell in the paper, its query and tolerance, the recorded verdict, the files that it
+rests on, and the commands that judge and remake it in a checkout.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gradleak.claims import recorded, tally
+from gradleak.claims.evaluate import PART_OF
+from gradleak.claims.forms.base import PAPER
+from gradleak.claims.load import load
+from gradleak.claims.model import Claim, Claims
+from gradleak.claims.outcome import joined
+from gradleak.claims.statement import LAYERED
+from gradleak.errors import ConfigError
+from gradleak.runtime.provenance import ROOT, TREE
+
+EXAMPLE = "copa.table2.fig1.v1.truck.copa.mse"
+PAGE = "docs/results/claims.html"
+NEAR = 5  # names that are offered for an unknown one
+WIDTH = 10  # letters of a label
+
+Row = dict[str, Any]  # of a claims file
+
+
+@dataclass(frozen=True)
+class Record:
+    """The recorded verdicts, and the folders of the papers' claims."""
+
+    rows: dict[str, Row]  # by id, with the name of its `file`
+    claims: Path
+
+    @staticmethod
+    def read() -> "Record":
+        """Read the record of the source tree, or the one in an installed package."""
+        packed = ROOT / "record"
+        claims, results = (
+            (packed, packed) if packed.is_dir() else (TREE / "papers", TREE / "docs/results")
+        )
+        rows: dict[str, Row] = {}
+        for path in sorted(results.glob("*/claims*.csv")):
+            frame = tally.read(path, ("id", "verdict", PART_OF)).astype(object)
+            for row in frame.where(frame.notna(), "").to_dict("records"):
+                own = {str(key): value for key, value in row.items()}
+                own["file"] = f"docs/results/{own['paper']}/{path.name}"
+                rows[str(own["id"])] = own
+        if not rows:
+            raise ConfigError(f"{results} holds no recorded claims; install gradleak again.")
+        return Record(rows, claims)
+
+    def of(self, name: str) -> tuple[Claims, list[Claim], list[Row]]:
+        """All claims of its paper, the claim of this id or those in parts of it, and the parts."""
+        claims = load(self.claims / str(self.rows[name]["paper"]) / "claims.yaml")
+        parts = [row for row in self.rows.values() if row[PART_OF] == name]
+        ids = {name, *(row["id"] for row in parts)}
+        return claims, [claim for claim in claims.claims if claim.id in ids], parts
+
+    def unknown(self, name: str) -> str:
+        """Say that there is no such claim, and which are near."""
+        every = f"{PAGE} lists all {len(self.rows):,}"
+        if not name:
+            return f"Name a claim, such as {EXAMPLE}; {every}."
+        # A misspelt table or figure is near the beginning of an id, not the whole of it.
+        begun = {known: name for name in reversed(self.rows) for known in _beginnings(name)}
+        within = [known for known in self.rows if name.lower() in known]
+        near = [begun[known] for known in get_close_matches(name.lower(), begun, NEAR)]
+        found = list(dict.fromkeys([*within, *near]))[:NEAR]
+        said = f"near it are {', '.join(found)}; " if found else ""
+        return f"There is no recorded claim '{name}'; {said}{every}."
+
+
+def _beginnings(name: str) -> Iterator[str]:
+    return accumulate(name.split("."), "{}.{}".format)
+
+
+def number(value: object) -> str:
+    """Format a number of the record with four digits."""
+    return f"{float(str(value)):.4g}" if value != "" else ""
+
+
+def lines(record: Record, name: str) -> Iterator[str]:
+    """Describe a claim, line by line; raise `ConfigError` for an unknown one."""
+    if name not in record.rows:
+        raise ConfigError(record.unknown(name))
+    row = record.rows[name]
+    claims, own, parts = record.of(name)
+    claim = own[0] if len(own) == 1 and own[0].id == name else None
+    yield f"{name}: {row['verdict']}"
+    yield f"\n  {row['statement']}\n"
+    yield from _labelled(
+        {
+            "where": f"{row['paper']}, {row['locator']}" + (" (ours)" * (row["whose"] == "ours")),
+            "cell": _cell(claim),
+            "part of": row[PART_OF],
+            **_numbers(row, claims, claim),
+            "reason": row["reason"],
+            "why": row["explanation"],
+        }
+    )
+    if claim is not None:
+        yield from _asked(claims, claim)
+    if parts:
+        yield "\nparts"
+        yield from (f"  {part['id']}: {part['verdict']}" for part in parts)
+    yield "\nfiles"
+    yield from (f"  {path}" for path in _files(row, own))
+    yield "\nin a checkout"
+    yield from (f"  {command}  # {what}" for command, what in _commands(row, claim))
+
+
+def _labelled(found: Mapping[str, object]) -> Iterator[str]:
+    return (f"{label:{WIDTH}} {text}" for label, text in found.items() if text != "")
+
+
+def _cell(claim: Claim | None) -> str:
+    if claim is None or claim.cell is None:
+        return ""
+    cell = claim.cell
+    return f"{cell.row} | {cell.column} | {cell.metric} of results/tables/{cell.table}.csv"
+
+
+def _numbers(row: Row, claims: Claims, claim: Claim | None) -> dict[str, str]:
+    """Paper's value and ours, with what they are."""
+    tolerance = claims.tolerances[claim.tolerance] if claim else None
+    what = claim.query.ours(tolerance) if claim and tolerance else ""
+    span = claim.query.interval(tolerance) if claim and tolerance else ""
+    printed = claim.printed if claim else ""
+    interval = " to ".join(number(row[key]) or "open" for key in ("low", "high"))
+    there = row["low"] != "" or row["high"] != ""
+    counts = [str(int(row[key])) for key in ("n_ok", "n") if row[key] != ""]
+    ps = [f"{key} {number(row[key])}" for key in ("p", "holm") if row[key] != ""]
+    return {
+        "paper": printed or number(row["paper_value"]),
+        "ours": joined(number(row["ours"]), what if row["ours"] != "" else ""),
+        "interval": f"{interval} ({span})" if there and span else interval if there else "",
+        "runs" if claim else "judged": " of ".join(dict.fromkeys(counts)),
+        "window": str(row["window"]),
+        "closeness": str(row["closeness"]),
+        "test": ", ".join(ps),
+        "of": f"{row['images']} images, {row['scale']} scale",
+    }
+
+
+def _asked(claims: Claims, claim: Claim) -> Iterator[str]:
+    """Query and tolerance, as in the claims file."""
+    query = claim.query.model_dump(mode="json", exclude_defaults=True)
+    tolerance = claims.tolerances[claim.tolerance].model_dump(mode="json", exclude_defaults=True)
+    for label, content in (("query", query), (f"tolerance {claim.tolerance}", tolerance)):
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=92)
+        yield f"\n{label}"
+        yield from (f"  {line}" for line in text.splitlines())
+
+
+def _tables(content: object) -> Iterator[str]:
+    """Tables that a query names."""
+    if isinstance(content, Mapping):
+        yield from (str(value) for key, value in content.items() if key == "table")
+        content = list(content.values())
+    if isinstance(content, list):
+        for part in content:
+            yield from _tables(part)
+
+
+def _files(row: Row, claims: Sequence[Claim]) -> Iterator[str]:
+    """Files of the repository that a verdict rests on."""
+    folder, case = f"docs/results/{row['paper']}", f"{row['images']}-{row['scale']}"
+    tables = {name for claim in claims for name in _tables(claim.query.model_dump(mode="json"))}
+    yield f"papers/{row['paper']}/claims.yaml"
+    yield str(row["file"])
+    for name in filter(None, str(row["evidence"]).split(", ")):
+        if "." in name:
+            yield f"src/{name.replace('.', '/')}.py"
+        elif name in LAYERED:
+            yield f"{folder}/{recorded.EVIDENCE}: results/{name}/{case}/"
+        elif name in tables:
+            yield f"{folder}/{name}.csv"
+        elif name != PAPER:
+            yield f"{folder}/{recorded.EVIDENCE}: results/scores/{case}/{name}/"
+
+
+def _commands(row: Row, claim: Claim | None) -> Iterator[tuple[str, str]]:
+    """Commands that judge a claim again and that make it from scratch, and what they do."""
+    yield "python -m gradleak.claims.recorded", "judges the record again, in a minute"
+    target, what = f"results/record/{row['paper']}", "everything that the paper's claims rest on"
+    if claim is not None and claim.cell is not None:
+        target, what = f"results/tables/{claim.cell.table}.csv", "the table with its verdicts"
+    settings = f"images={row['images']} scale={row['scale']}"
+    yield f"snakemake --config {settings} -- {target}", f"makes {what}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to a parser."""
+    parser.add_argument("id", nargs="?", default="", help=f"claim, such as {EXAMPLE}")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a claim."""
+    print("\n".join(lines(Record.read(), arguments.id)))
+    return 0

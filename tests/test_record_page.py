@@ -1,0 +1,82 @@
+"""The page of the recorded claims: made from docs/results alone, complete, small, and usable."""
+
+import shutil
+
+import pandas as pd
+import pytest
+
+from browser import axe_missing, reason_to_skip
+from conftest import ROOT
+from gradleak.claims import recorded
+from gradleak.claims.tally import KINDS
+from gradleak.reporting import record_page
+from html_tree import assert_policy, parse
+
+RECORD, PAPERS = ROOT / "docs/results", ROOT / "papers"
+PAGE = RECORD / record_page.FILE
+SHOWN = """Array.from(document.querySelectorAll("tr[data-verdict]"))
+    .filter(row => row.checkVisibility()).map(row => row.id)"""
+FIND = """(() => { const box = document.getElementById("words"); box.value = %r;
+    box.dispatchEvent(new Event("input", {bubbles: true})); })()"""
+
+
+def rows(name):
+    return pd.concat(pd.read_csv(path, keep_default_na=False) for path in RECORD.glob(f"*/{name}"))
+
+
+def test_it_is_made_from_what_is_recorded_today():
+    assert record_page.render(RECORD, PAPERS) == PAGE.read_text(encoding="utf-8"), (
+        f"docs/results or its page changed; run {record_page.COMMAND}"
+    )
+
+
+def test_it_has_every_claim_with_its_verdict_no_picture_and_is_small():
+    text = PAGE.read_text(encoding="utf-8")
+    assert len(text.encode()) < 1.1e6
+    html = parse(text)
+    assert_policy(html)
+    assert not html.all("img")
+    shown = [row for row in html.all("tr") if "data-verdict" in row.attributes]
+    found = {row["id"]: (row["data-verdict"], row.all("td")[-1].text()) for row in shown}
+    assert len(found) == len(shown)
+    claims = pd.concat(rows(name) for name in recorded.FILES.values())
+    assert set(found) == set(claims.id) and len(recorded.FILES) == len(KINDS)
+    for claim in claims.itertuples():
+        verdict, words = found[claim.id]
+        assert verdict == claim.verdict and words.startswith(" ".join(claim.reason.split()))
+    for link in (a["href"] for a in html.all("a")):
+        assert link[1:] in text if link.startswith("#") else (RECORD / link).is_file()
+
+
+def test_a_changed_verdict_is_on_the_page_and_a_folder_without_a_record_is_refused(
+    tmp_path, capsys
+):
+    shutil.copytree(RECORD / "rgap", tmp_path / "rgap")
+    path = tmp_path / "rgap/claims.csv"
+    table = pd.read_csv(path, keep_default_na=False, dtype=str)
+    table.loc[0, ["verdict", "reason"]] = "differs", "a <new> reason"
+    table.to_csv(path, index=False)
+    assert record_page.main([str(tmp_path), "--papers", str(PAPERS)]) == 0
+    html = parse((tmp_path / record_page.FILE).read_text(encoding="utf-8"))
+    row = html.one("tr", id=table.loc[0, "id"])
+    assert row["data-verdict"] == "differs" and "a <new> reason" in row.text()
+    assert record_page.main([str(tmp_path / "rgap")]) == 2
+    assert "holds no paper's evidence.zip; name a record." in capsys.readouterr().err
+
+
+@pytest.mark.skipif(reason_to_skip() is not None, reason=f"{reason_to_skip()}")
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+def test_words_find_claims_and_axe_finds_nothing(browser, width, scheme):
+    tab = browser.open(PAGE, width=width, scheme=scheme)
+    assert tab.problems() == [] and tab.js("document.documentElement.scrollWidth") == width
+    tab.js(FIND % "Truck")
+    wanted = [name for name in tab.js(SHOWN) if ".truck." in name]
+    assert len(wanted) > 20 and len(tab.js(SHOWN)) < 200, "their tables opened"
+    tab.js(FIND % "copa.table1.v1.layer1.kernel")
+    assert tab.js(SHOWN) == ["copa.table1.v1.layer1.kernel"]
+    if not axe_missing():
+        assert tab.axe() == []
+    tab.js("document.querySelector('[type=reset]').click(); new Promise(d => setTimeout(d))")
+    told = tab.js("document.getElementById('said').textContent")
+    assert told.split()[0] == told.split()[2]
+    tab.close()

@@ -1,0 +1,90 @@
+"""One recorded claim in words: what it says, what was found, its files and its commands."""
+
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+from gradleak import cli
+from gradleak.claims import show
+
+RECORD = show.Record.read()
+CELL, SENTENCE, OURS = show.EXAMPLE, "fedkl.decline", "copa.c.full.fig1.twenty"
+
+
+def shown(name, capsys):
+    assert cli.main(["claim", name]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_cell_has_its_place_numbers_query_tolerance_and_commands(capsys):
+    text = shown(CELL, capsys)
+    row = RECORD.rows[CELL]
+    assert text.startswith(f"{CELL}: {row['verdict']}\n\n  {row['statement']}\n")
+    for line in (
+        "cell       Figure 1, variant 1, Truck | COPA original | mse of "
+        "results/tables/copa_table2.csv",
+        "paper      0.0512",
+        f"ours       {row['ours']:.4g}; median over runs of MSE",
+        f"interval   {row['low']:.4g} to {row['high']:.4g} (95 %: one further run)",
+        f"runs       {row['n']}",
+        "    result: copa_pair",
+        "  rule: prediction",
+        "  docs/results/copa/evidence.zip: results/scores/real-laptop/copa_pair/",
+    ):
+        assert f"\n{line}\n" in text
+    settings = f"images={row['images']} scale={row['scale']}"
+    assert f"  snakemake --config {settings} -- results/tables/copa_table2.csv  #" in text
+
+
+def test_a_sentence_has_its_parts_and_a_claim_of_ours_its_test(capsys):
+    text = shown(SENTENCE, capsys)
+    parts = [row for row in RECORD.rows.values() if row["part_of"] == SENTENCE]
+    assert parts and all(f"\n  {part['id']}: {part['verdict']}\n" in text for part in parts)
+    assert "-- results/record/fedkl  #" in text and "docs/results/fedkl/fedkl_accuracy.csv" in text
+    assert f"part of    {SENTENCE}\n" in shown(parts[0]["id"], capsys)
+    text = shown(OURS, capsys)
+    assert "(ours)\n" in text and re.search(r"test +p \S+, holm \S+\n", text)
+
+
+def test_every_file_that_a_claim_names_is_there():
+    members = {path: zipfile.ZipFile(path).namelist() for path in ROOT.glob("docs/results/*/*.zip")}
+    loaded = {paper: RECORD.of(next(iter(ids))) for paper, ids in by_paper().items()}
+    seen = set()
+    for name, row in RECORD.rows.items():
+        claims = [c for c in loaded[row["paper"]][0].claims if c.id == name or _part(c, name)]
+        for path in show._files(row, claims):
+            file, _, folder = path.partition(": ")
+            seen.add(path)
+            assert (ROOT / file).is_file(), f"{name}: {path}"
+            if folder:
+                assert any(m.startswith(folder) for m in members[ROOT / file]), f"{name}: {path}"
+    assert len(seen) > 60
+
+
+def by_paper():
+    found = {}
+    for name, row in RECORD.rows.items():
+        found.setdefault(row["paper"], []).append(name)
+    return found
+
+
+def _part(claim, name):
+    return claim.sentence is not None and claim.sentence.id == name
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("", f"Name a claim, such as {CELL}; docs/results/claims.html lists all "),
+        ("copa.tabel2", "There is no recorded claim 'copa.tabel2'; near it are copa.table2."),
+        ("TRUCK.rgap.mse", "near it are copa.table2.fig1.v1.truck.rgap.mse, "),
+        ("zzzz", "There is no recorded claim 'zzzz'; docs/results/claims.html lists all "),
+    ],
+)
+def test_without_a_known_id_one_sentence_names_near_ones(name, words, capsys):
+    assert cli.main(["claim", name]) == 2
+    found = capsys.readouterr()
+    assert words in found.err and found.err.count("\n") == 1 and not found.out
