@@ -167,7 +167,7 @@ def _scaled(model: nn.Module, seed: int) -> None:
     layer = _last(model)
     layer.bias[TARGET] -= 1.0
     for value in layer.parameters():
-        value *= 300.0
+        value.mul_(300.0)
 
 
 def _large_row(model: nn.Module, seed: int) -> None:
