@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from gradleak.attacks.base import AttackerView, ManyAttack, Reconstruction
+from gradleak.attacks.optimization.dlg import Dlg
 from gradleak.attacks.optimization.engine.module_gradients import ModuleView
 from gradleak.attacks.optimization.inverting import InvertingGradients
 from gradleak.attacks.optimization.module_inversion import invert
@@ -20,7 +21,7 @@ from gradleak.client.capture import capture
 from gradleak.client.defences.base import Client, Defence
 from gradleak.client.gradient_checks import check_gradient
 from gradleak.client.shared_parameters import of_lock
-from gradleak.errors import NumericsError
+from gradleak.errors import NotApplicable, NumericsError
 from gradleak.models.build import load, with_statistics, without_statistics
 from gradleak.models.chain import Chain, LinearLayer, LinearSpec
 from gradleak.models.initial import draw_key
@@ -225,7 +226,20 @@ class ModuleNetwork(_Network):
     def reason(self, entry: Entry) -> str:
         """Reason why an attack does not apply; empty if it does."""
         why = f"The network is no chain of layers: {self.why_no_chain}"
-        return "" if entry.id in (SEARCH, DLG) else why
+        return self.unsearched if entry.id in (SEARCH, DLG) else why
+
+    @cached_property
+    def unsearched(self) -> str:
+        """Reason why no search runs on it, by one step of one; empty if it does."""
+        images = np.full((gradients.PASSED, *self.reading.input), sum(self.bounds) / 2, np.float32)
+        labels = np.ones(gradients.PASSED, np.int64)
+        step = Dlg(iterations=1, precision="float32", device=self.task.device.type)
+        try:
+            own = Shared(self.share(0, images, labels, None, 0), labels, 0)
+            invert(step, [ModuleView(self.module(0), self._view(self.layerless, {}, own))], [0])
+        except (NotApplicable, NumericsError) as error:
+            return str(error) if isinstance(error, NotApplicable) else ""
+        return ""
 
     def answers(self, entry: Entry, draw: int, shared: Sequence[Shared]) -> list[Answer]:
         """Attack several gradients."""
