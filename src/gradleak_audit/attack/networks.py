@@ -231,8 +231,9 @@ class ModuleNetwork(_Network):
     @cached_property
     def unsearched(self) -> str:
         """Reason why no search runs on it, by one step of one; empty if it does."""
-        images = np.full((gradients.PASSED, *self.reading.input), sum(self.bounds) / 2, np.float32)
-        labels = np.ones(gradients.PASSED, np.int64)
+        size = gradients.PASSED, *self.reading.input
+        images = np.random.default_rng(0).uniform(*self.bounds, size).astype(np.float32)
+        labels = np.ones(len(images), np.int64)
         step = Dlg(iterations=1, precision="float32", device=self.task.device.type)
         try:
             own = Shared(self.share(0, images, labels, None, 0), labels, 0)
