@@ -26,6 +26,7 @@ Images = str | os.PathLike[str] | np.ndarray | torch.Tensor | None
 
 # Recorded on the page, beside which it would regenerate it.
 COMMAND = "gradleak.audit(…).save(…)"
+BASE = '<head>\n<base href="about:srcdoc">'
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,12 @@ class Report:
         return f"<Audit of {what}: {verdict.grade}; {text}>"
 
     def _repr_html_(self) -> str:
-        text = escape(page.render(self.result, self.pictures, COMMAND))
+        text = page.render(self.result, self.pictures, COMMAND)
+        # Otherwise links within the page would lead to the notebook around it.
+        for before, after in (("base-uri 'none'", "base-uri about:"), ("<head>", BASE)):
+            text = text.replace(before, after, 1)
         style = "width: 100%; height: 40em; border: 1px solid"
-        return f'<iframe srcdoc="{text}" title="Audit" style="{style}"></iframe>'
+        return f'<iframe srcdoc="{escape(text)}" title="Audit" style="{style}"></iframe>'
 
 
 def audit(
