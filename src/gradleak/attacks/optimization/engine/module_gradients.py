@@ -129,8 +129,9 @@ class ModuleGradients(Placed):
                     for name, value in before.items()
                 }
             found = self._gradient(before, x[0], labels[0])
-        masks = (self._compared.get(name, 1.0) for name in self.names)
-        return [(scale[0] * g * mask)[None] for g, mask in zip(found, masks, strict=True)]
+        scaled = zip(self.names, (scale[0] * g for g in found), strict=True)
+        masks = self._compared
+        return [(g * masks[name] if name in masks else g)[None] for name, g in scaled]
 
     @property
     def apart(self) -> Tensor:
