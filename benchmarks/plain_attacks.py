@@ -40,7 +40,7 @@ def dlg(
         def distance(x: Tensor = x) -> Tensor:
             pairs = zip(_shared(model, x, label), target, strict=True)
             value: Tensor = sum(((a - b).square().sum() for a, b in pairs), torch.zeros(())) / scale
-            (x.grad,) = torch.autograd.grad(value, x)
+            x.grad = torch.autograd.grad(value, x)[0].contiguous()
             return value.detach()
 
         with sdpa_kernel(SDPBackend.MATH):

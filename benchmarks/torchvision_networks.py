@@ -37,6 +37,8 @@ FIXED: dict[str, Any] = {"vit": ("image_size", (32, 28)), "maxvit": ("input_size
 # Parameters above which a search is tried on `meta`: it takes about ten times their memory.
 LARGEST = 150_000_000
 CHAIN, DERIVATIVES, REFUSED = "chain", "derivatives", "refused"
+# A pool of a few places does nothing at the side that a network was made for.
+LARGER = f"chain at {SIDES[-1]}, else derivatives"
 
 
 def names() -> list[str]:
@@ -64,7 +66,9 @@ def attempt(name: str) -> Row:
     large = parameters > LARGEST
     found = _read(module, side) if large else _audited(module, side)
     module = module.to("meta") if large else module
-    if found["how"] == DERIVATIVES and (refused := _refusal(module, side)):
+    if not large and "pool" in found["why"] and _read(module, SIDES[-1])["how"] == CHAIN:
+        found["how"] = LARGER
+    if found["how"] not in (CHAIN, REFUSED) and (refused := _refusal(module, side)):
         found |= {"how": REFUSED, "why": refused}
     device = next(module.parameters()).device.type
     return {"parameters": parameters, "side": side, **found, "device": device}
@@ -137,9 +141,10 @@ def _refusal(module: nn.Module, side: int) -> str:
 
 def families(frame: pd.DataFrame) -> str:
     """A Markdown table with a row for networks of a family that are read alike."""
+    frame = frame.fillna({"why": ""})
     family = frame["network"].str.extract("([a-z]+(?:_v[23](?=_))?)")[0]
     lines = ["| networks | read | image | why |", "| --- | --- | --- | --- |"]
     for (_, how, side), group in frame.groupby([family, "how", "side"], sort=False):
-        why = re.sub(r" \(.*?\)", "", str(group["why"].iloc[0]))
+        why = re.sub(r" \((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)", "", str(group["why"].iloc[0]))
         lines.append(f"| {', '.join(group['network'])} | {how} | {side} | {why} |")
     return "\n".join(lines)
