@@ -1,7 +1,9 @@
 """Networks under audit in benchmarks: some of torchvision's, some of the twelve, plain attacks."""
 
+from dataclasses import replace
 from typing import get_args
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -10,7 +12,9 @@ from torch import nn
 import audited
 from benchmarks import audited_networks, torchvision_networks
 from benchmarks.plain_attacks import ATTACKS
+from gradleak.reading.untraced import read_or_run
 from gradleak.scoring.metrics import image as metrics
+from gradleak_audit.attack.networks import ModuleNetwork, Shared
 from gradleak_audit.result import Grade
 
 # By name: image, mode of norms.
@@ -57,6 +61,21 @@ def test_networks_of_all_kinds_are_audited_beside_plain_attacks(tmp_path, monkey
     monkeypatch.setattr(audited_networks, "_compared", pytest.fail)
     assert len(audited_networks.compare(*given, ["two_branches"])) == 2
     assert len(audited_networks.NETWORKS) == 12
+
+
+@pytest.mark.parametrize(("level", "least", "most"), [(0.3, 0.0, 0.45), (0.7, 0.55, 1.0)])
+def test_a_search_begins_in_the_branch_that_the_client_took(level, least, most):
+    torch.manual_seed(0)
+    module, size = audited_networks.value_dependent(), audited_networks.SIZE
+    reading = read_or_run(module, size)
+    network = ModuleNetwork(audited.task(), reading, lambda draw: module, "")
+    images, labels = np.full((1, *size), level, np.float32), np.array([3])
+    shared = Shared(network.share(0, images, labels, None, 0), labels, 0)
+    start = network._same_branch(module, shared)
+    assert start.shape == (1, 1, *size) and least < start.mean() < most
+    # Noise hides which parameters were in use.
+    everywhere = {name: np.ones_like(value) for name, value in shared.gradient.items()}
+    assert network._same_branch(module, replace(shared, gradient=everywhere)) is None
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
