@@ -7,6 +7,7 @@ import pytest
 
 from audit_samples import AUDITS, audit, layer, pictures, structure
 from browser import Page, axe_missing, reason_to_skip
+from gradleak_audit.api import Report
 from gradleak_audit.report import page
 
 pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=f"{reason_to_skip()}")
@@ -240,6 +241,18 @@ def test_a_long_table_is_printed_on_as_many_lying_pages_as_it_needs(shown, tmp_p
     sizes = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", content)
     upright = [float(high) > float(wide) for wide, high in sizes]
     assert upright[0] and upright[-1] and upright.count(False) > 6
+
+
+def test_a_notebook_shows_the_page_in_a_frame_whose_links_stay_there(browser, tmp_path):
+    path, frame = tmp_path / "notebook.html", "document.querySelector('iframe')"
+    shown = Report(audit(), pictures())._repr_html_()
+    path.write_text(f"<!DOCTYPE html><html lang='en'><title>Notebook</title>{shown}</html>")
+    with closing(browser.open(path)) as tab:
+        assert tab.js(f"{frame}.contentDocument.images[0].naturalWidth") > 0
+        tab.js(f"{frame}.contentDocument.querySelector('nav a[href=\"#attacks\"]').click()")
+        # The frame's page is no longer to be read once it is that of a file.
+        assert tab.js(f"String({frame}.contentWindow.location)") == "about:srcdoc#attacks"
+        assert not tab.problems()
 
 
 def test_without_its_script_the_page_shows_everything(browser, files):

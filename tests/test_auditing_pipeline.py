@@ -1,9 +1,11 @@
 """Audits as people run them: an entry of config.yaml, one call of Python, a build that fails."""
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
+from html import unescape
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from audit_samples import audit as sample_audit
 from audited import refused
 from gradleak.config import loader as gradleak_config
 from gradleak.errors import ArtifactError, GradleakError
+from gradleak.runtime import progress
 from gradleak_audit import result
 from gradleak_audit.from_config import audit
 from gradleak_audit.report import ci_gate, files
@@ -124,8 +127,12 @@ def test_five_lines_of_python_audit_a_network(tmp_path):
     model = nn.Sequential(nn.Conv2d(1, 6, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4056, 10))
     found = gradleak.audit(model, (1, 28, 28), **FEW)
     assert found.leak == 1.0 and found.result.verdict.grade == "leaks"
+    known = r"<Audit of network \(Sequential, 1x28x28\): (.+); 1 of 1 gradients read, closest .*>"
+    assert re.fullmatch(known, repr(found))[1] == found.result.verdict.grade
+    (shown,) = re.findall('^<iframe srcdoc="([^"]+)" ', found._repr_html_())
+    assert found.verdict in re.sub(r"\s+", " ", unescape(shown))
     page = found.save(tmp_path / "audit")
-    assert found.verdict in page.read_text() or "readable" in page.read_text()
+    assert found.verdict in re.sub(r"\s+", " ", page.read_text())
     assert files.read(tmp_path / "audit" / "audit.json") == found.result
     # Pixels may be a tensor.
     pixels = torch.randint(0, 256, (21, 1, 8, 8), dtype=torch.uint8)
@@ -204,6 +211,26 @@ def test_the_page_of_ones_own_network_and_a_gate_that_fails(mine, snakemake):
     (mine / "mine.py").write_text(textwrap.dedent(NETWORK).replace("Tanh", "Sigmoid"))
     again = snakemake(mine, "-n", target)
     assert "audit" in again.stdout + again.stderr and "Nothing to be" not in again.stdout
+
+
+def test_entries_of_a_file_of_ones_own_stand_beside_those_that_are_shipped(tree, snakemake):
+    (tree / "own.yaml").write_text(yaml.safe_dump({"audit": {"own": ENTRY, "lenet": {"count": 1}}}))
+    targets = (f"results/audit/{name}/report.html" for name in ("own", "lenet"))
+    own = ("--configfile", "own.yaml", "--config", "scale=smoke", "images=embedded")
+    said = snakemake(tree, "-n", *own, "--", *targets)
+    assert all(f"Audit {name}\n" in said.stdout + said.stderr for name in ("own", "lenet"))
+
+
+def test_a_terminal_shows_how_far_an_audit_is(monkeypatch):
+    told = []
+    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(progress, "BAR", 0.0)
+    monkeypatch.setattr(progress._DISPLAY, "_draw", told.append)
+    gradleak.audit(linear(), (1, 8, 8), **FEW)
+    done = [int(text.split()[0]) for text in told if " of 20 parts" in text]
+    assert done[0] < 12 and done == sorted(done) and done[-1] == 20
+    for unit in ("changes", "trainings"):
+        assert any(re.search(rf"\d+ of \d+ {unit}", text) for text in told), told
 
 
 OWN = """

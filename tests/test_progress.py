@@ -1,5 +1,6 @@
 """How far a job is: on a terminal, in a log, in loops within loops; which jobs tell it."""
 
+import io
 import logging
 import os
 import pty
@@ -205,6 +206,20 @@ def test_on_a_terminal_there_is_a_bar_and_lines_in_the_log(terminal, tmp_path):
         step(running)
     assert running.returncode == 0
     assert len((tmp_path / "attack_mine").read_text().splitlines()) == 4
+
+
+def test_a_notebook_has_a_bar_unless_its_run_shows_how_far_it_is(monkeypatch):
+    shown = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setattr(told, "BAR", 0.0)
+    for _ in progress(range(4), "images"):
+        pass
+    assert "1 of 4 images" in shown.getvalue()
+    monkeypatch.setenv(told.SHOWN, "display")
+    shown.truncate(0)
+    for _ in progress(range(4), "images"):
+        pass
+    assert not shown.getvalue()
 
 
 def test_of_two_jobs_on_a_terminal_one_draws_and_the_other_follows(terminal, tmp_path):

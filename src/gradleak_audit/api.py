@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,25 @@ import torch
 from torch import nn
 
 from gradleak.errors import ConfigError
-from gradleak.reading.model_checks import check_network, same_parameters
+from gradleak.reading.model_checks import check_network, same_parameters, times
 from gradleak_audit.attack import samples
 from gradleak_audit.attack.samples import Source
 from gradleak_audit.report import ci_gate, files, page
 from gradleak_audit.report.files import Pictures
-from gradleak_audit.result import Audit
+from gradleak_audit.result import NONE, Audit
 from gradleak_audit.run import NetworkAudit, Origin, Settings, whole
 
 Images = str | os.PathLike[str] | np.ndarray | torch.Tensor | None
 
 
+# Recorded on the page, beside which it would regenerate it.
+COMMAND = "gradleak.audit(…).save(…)"
+BASE = '<head>\n<base href="about:srcdoc">'
+
+
 @dataclass(frozen=True)
 class Report:
-    """Findings of an audit."""
+    """Findings of an audit; notebooks show its page."""
 
     result: Audit  # everything, as written to the JSON file
     pictures: Pictures  # images under attack and the best reconstructions
@@ -52,6 +58,25 @@ class Report:
         files.save(place / "audit.json", self.result)
         page.write(place / "report.html", self.result, self.pictures, command)
         return place / "report.html"
+
+    def __repr__(self) -> str:
+        """Return a summary in one line."""
+        network, verdict = self.result.network, self.result.verdict
+        unchanged = next(change for change in self.result.changes if change.id == NONE)
+        text = f"{unchanged.read} of {unchanged.gradients} gradients read"
+        if worst := verdict.worst:
+            ssim = "" if worst.ssim is None else f", SSIM {worst.ssim:.2f}"
+            text += f", closest {worst.psnr:.1f} dB{ssim} by {worst.attack}"
+        what = f"{self.result.name} ({network.kind}, {times(network.input)})"
+        return f"<Audit of {what}: {verdict.grade}; {text}>"
+
+    def _repr_html_(self) -> str:
+        text = page.render(self.result, self.pictures, COMMAND)
+        # Otherwise links within the page would lead to the notebook around it.
+        for before, after in (("base-uri 'none'", "base-uri about:"), ("<head>", BASE)):
+            text = text.replace(before, after, 1)
+        style = "width: 100%; height: 40em; border: 1px solid"
+        return f'<iframe srcdoc="{escape(text)}" title="Audit" style="{style}"></iframe>'
 
 
 def audit(

@@ -24,7 +24,7 @@ from gradleak.reading.fx_graph import outputs
 from gradleak.reading.model_checks import Size, own_copy
 from gradleak.reading.structure import structure
 from gradleak.reading.untraced import read_or_run
-from gradleak.runtime.progress import progress
+from gradleak.runtime.progress import Progress, progress
 from gradleak_audit.attack.attack_suite import AGAINST, MKOR, SCALES, Entry, cut_short, menu
 from gradleak_audit.attack.malicious import chapter
 from gradleak_audit.attack.mitigations import Variant, gradient_norm, variants
@@ -46,6 +46,8 @@ EVALUATED = (
 
 
 MODES = ("auto", *gradients.MODES)
+# Shares of its time, roughly: structure, attacks, a malicious server, costs, a client's steps.
+PARTS = 1, 12, 1, 5, 1
 # Gradients under attack, and seeds, by scale.
 AMOUNTS = {"smoke": (2, 1), "laptop": (4, 2), "paper": (20, 5)}
 
@@ -174,17 +176,25 @@ class NetworkAudit:
 
     def run(self, timed: bool = True) -> Audited:
         """Run all parts in order, the measurement of a client's steps last if `timed`."""
-        start = time.monotonic()
-        found = self._structure()
-        LOG.info("structure: %.1f s", time.monotonic() - start)
-        sizes = self.settings.scale, self.reading.multiply_adds, self.network.parameters
-        entries = menu(*sizes)
-        self.notes += filter(None, [cut_short(*sizes)])
-        chosen = self._variants(found)
-        tried, best = self._cases(chosen, entries.values())
-        mkor = chapter(entries[MKOR], self.network, self.bench)
+        with progress(sum(PARTS), "parts") as bar:
+            return self._run(timed, bar)
+
+    def _run(self, timed: bool, bar: Progress) -> Audited:
+        start, (reading, attacking, malicious, costing, timing) = time.monotonic(), PARTS
+        with bar.doing(reading):
+            found = self._structure()
+            LOG.info("structure: %.1f s", time.monotonic() - start)
+            sizes = self.settings.scale, self.reading.multiply_adds, self.network.parameters
+            entries = menu(*sizes)
+            self.notes += filter(None, [cut_short(*sizes)])
+            chosen = self._variants(found)
+        with bar.doing(attacking):
+            tried, best = self._cases(chosen, entries.values())
+        with bar.doing(malicious):
+            mkor = chapter(entries[MKOR], self.network, self.bench)
         every = [*tried, *filter(None, [mkor.case])]
-        costs = mitigation_cost.prices(chosen, self.bench, self.settings.scale)
+        with bar.doing(costing):
+            costs = mitigation_cost.prices(chosen, self.bench, self.settings.scale)
         changes = [summary(v, tried, costs.get(v.id), withheld(v, self.bench)) for v in chosen]
         reasons = {key: why_not(entry, chosen[0]) for key, entry in entries.items()}
         reasons[MKOR] = mkor.reason
@@ -199,7 +209,8 @@ class NetworkAudit:
         parts |= {"structure": found, "verdict": verdict(every, attacks, changes, best, facts)}
         network = NetworkPart(**own)
         audit = Audit(version=1, name=self.origin.name, network=network, setting=setting, **parts)
-        seconds = mitigation_cost.step_seconds(chosen, self.bench) if timed else {}
+        with bar.doing(timing):
+            seconds = mitigation_cost.step_seconds(chosen, self.bench) if timed else {}
         answers = best.pictures | mkor.best.pictures
         shown = max([self.bench.count, *(image + 1 for own in answers.values() for image in own)])
         originals = self.bench.samples.images[:shown] / 255.0

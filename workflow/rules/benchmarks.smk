@@ -250,3 +250,25 @@ rule library_study:
         "Study {wildcards.study} with the library"
     script:
         "../scripts/library_study.py"
+
+
+# Networks under audit, each kept in a folder as it is done.
+rule networks_study:
+    output:
+        "results/benchmarks/{networks}_networks.csv",
+    log:
+        "results/logs/benchmarks/{networks}_networks.log",
+    wildcard_constraints:
+        networks="torchvision|audited",
+    conda:
+        "../../envs/gradleak.yaml"
+    resources:
+        **resources.doubling(12000, 240),
+    params:
+        amounts={"scale": CONFIG.scale, "count": 1 if CONFIG.scale == "smoke" else 4},
+        folder="results/benchmarks/studies",
+        code=code("benchmarks.audited_networks", "benchmarks.torchvision_networks"),
+    message:
+        "Study {wildcards.networks} networks with audits"
+    script:
+        "../scripts/networks_study.py"

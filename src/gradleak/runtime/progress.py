@@ -1,4 +1,4 @@
-"""Progress of a long job: a bar with the time left on a terminal, plain lines in a log.
+"""Progress of a long job: a bar with the time left on a terminal or in a notebook, lines in a log.
 
 Of the jobs that share a terminal, the first to take its lock draws there; the next takes over when
 it is done. Every job writes lines to its own log, and without a terminal to standard error as well.
@@ -206,11 +206,11 @@ class _Display:
 
 
 def _is_terminal() -> bool:
-    """Return whether there is a terminal that no display of the run uses."""
+    """Return whether there is a terminal, or a notebook, that no display of the run uses."""
     if os.environ.get(SHOWN) == "display":
         return False
     with contextlib.suppress(ValueError, AttributeError):
-        return sys.stderr.isatty()
+        return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel.")
     return False
 
 

@@ -11,16 +11,17 @@ import torch
 from torch import nn
 
 from gradleak.attacks.base import AttackerView, ManyAttack, Reconstruction
+from gradleak.attacks.optimization.dlg import Dlg
 from gradleak.attacks.optimization.engine.module_gradients import ModuleView
 from gradleak.attacks.optimization.inverting import InvertingGradients
 from gradleak.attacks.optimization.module_inversion import invert
-from gradleak.attacks.optimization.optimization_attack import Search
+from gradleak.attacks.optimization.optimization_attack import GRAY, Search
 from gradleak.attacks.runner import run_one
 from gradleak.client.capture import capture
 from gradleak.client.defences.base import Client, Defence
 from gradleak.client.gradient_checks import check_gradient
 from gradleak.client.shared_parameters import of_lock
-from gradleak.errors import NumericsError
+from gradleak.errors import NotApplicable, NumericsError
 from gradleak.models.build import load, with_statistics, without_statistics
 from gradleak.models.chain import Chain, LinearLayer, LinearSpec
 from gradleak.models.initial import draw_key
@@ -30,6 +31,8 @@ from gradleak.reading.layer_names import told
 from gradleak.reading.preprocessing import Preprocessing
 from gradleak_audit.attack.attack_suite import DLG, MASKED, SEARCH, SECOND, Entry
 
+# Mean values of starts, as shares of the input range, of networks that may branch on values.
+LEVELS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9)
 Arrays = dict[str, np.ndarray]
 # A reconstruction, or the reason why there is none.
 Answer = Reconstruction | str
@@ -225,15 +228,52 @@ class ModuleNetwork(_Network):
     def reason(self, entry: Entry) -> str:
         """Reason why an attack does not apply; empty if it does."""
         why = f"The network is no chain of layers: {self.why_no_chain}"
-        return "" if entry.id in (SEARCH, DLG) else why
+        return self.unsearched if entry.id in (SEARCH, DLG) else why
+
+    @cached_property
+    def unsearched(self) -> str:
+        """Reason why no search runs on it, by one step of one; empty if it does."""
+        size = gradients.PASSED, *self.reading.input
+        images = np.random.default_rng(0).uniform(*self.bounds, size).astype(np.float32)
+        labels = np.ones(len(images), np.int64)
+        step = Dlg(iterations=1, precision="float32", device=self.task.device.type)
+        try:
+            own = Shared(self.share(0, images, labels, None, 0), labels, 0)
+            invert(step, [ModuleView(self.module(0), self._view(self.layerless, {}, own))], [0])
+        except (NotApplicable, NumericsError) as error:
+            return str(error) if isinstance(error, NotApplicable) else ""
+        return ""
 
     def answers(self, entry: Entry, draw: int, shared: Sequence[Shared]) -> list[Answer]:
         """Attack several gradients."""
         attack = entry.attack(None, self.task.device.type)
         assert isinstance(attack, Search)
-        module, views = self.module(draw), [self._view(self.layerless, {}, one) for one in shared]
-        found = invert(attack, [ModuleView(module, v) for v in views], [x.seed for x in shared])
+        module, views = self.module(draw), []
+        for one in shared:
+            start = self._same_branch(module, one) if self.reading.untraced else None
+            views.append(ModuleView(module, self._view(self.layerless, {}, one, starts=start)))
+        found = invert(attack, views, [x.seed for x in shared])
         return [_judged(one) for one in found]
+
+    def _same_branch(self, module: nn.Module, shared: Shared) -> np.ndarray | None:
+        """Gray images (1, K, C, H, W) with gradients of the same parameters as the shared one.
+
+        No search leaves a branch that the client did not take for the one that it took, since
+        nothing tells it where that begins. Of the grays of `LEVELS` that take it, the middle one is
+        the farthest from where it ends; None if all or none do.
+        """
+        task, (low, high), found = self.task, self.bounds, []
+        shape = len(shared.labels), *self.reading.input
+        used = {name: bool(value.any()) for name, value in shared.gradient.items()}
+        for level in LEVELS:
+            noise = np.random.default_rng((shared.seed, 0)).normal(level, GRAY, shape)
+            images = (low + (high - low) * np.clip(noise, 0.0, 1.0)).astype(np.float32)
+            with torch.random.fork_rng(devices=[]):
+                given = images, shared.labels, task.loss, task.mode
+                own = gradients.gradient(module.to(task.device), *given)
+            if {name: bool(value.any()) for name, value in own.items()} == used:
+                found.append(images[None])
+        return found[len(found) // 2] if 0 < len(found) < len(LEVELS) else None
 
 
 Network = ChainNetwork | ModuleNetwork

@@ -12,6 +12,7 @@ from gradleak.attacks.runner import run_seed
 from gradleak.client.defences.base import noise_seed
 from gradleak.data.targets import TargetSet
 from gradleak.errors import NumericsError
+from gradleak.runtime.progress import progress
 from gradleak.scoring.metrics import image as metrics
 from gradleak_audit.attack.attack_suite import CLOSED, HONEST, MASKED, Entry
 from gradleak_audit.attack.mitigations import Variant
@@ -150,9 +151,9 @@ def cases(variant: Variant, entries: Iterable[Entry], bench: Bench) -> tuple[lis
     reasons = {entry.id: why_not(entry, variant) for entry in chosen}
     targets, judge, best = bench.targets(variant.batch), Judge(bench.pool()), Best()
     runs: dict[str, list[Run]] = {entry.id: [] for entry in chosen}
-    for draw in range(bench.seeds):
+    for draw in progress(range(bench.seeds), "draws"):
         shared = [_shared(variant, draw, number, bench) for number in range(bench.count)]
-        for entry in chosen:
+        for entry in progress(chosen, "attacks"):
             if why := reasons[entry.id]:
                 none = (record(i, draw, why, "not_applicable") for i in range(bench.count))
                 runs[entry.id] += none

@@ -12,6 +12,7 @@ import torch
 
 from gradleak.client.defences.base import Client, Defence, noise_seed
 from gradleak.errors import ConfigError, DataError, NumericsError
+from gradleak.runtime.progress import progress
 from gradleak.training.data import Split, divide
 from gradleak.training.engine import Trainer
 from gradleak.training.recipe import Recipe
@@ -123,7 +124,7 @@ def accuracies(variants: Sequence[Variant], bench: Bench, scale: str) -> dict[st
     by_rate = {rate: _trained(unchanged, 1, split, amounts, rate) for rate in RATES}
     rate = max(by_rate, key=lambda rate: by_rate[rate][1])
     out = {NONE: by_rate[rate][0]}
-    for variant in tried:
+    for variant in progress(tried, "trainings"):
         if variant.kind == "soteria":
             why = "Soteria takes many passes for each step, so no training was run."
             out[variant.id] = None, why

@@ -5,7 +5,9 @@ Only the gradients are computed otherwise than for chains.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -19,13 +21,20 @@ from gradleak.attacks.optimization.engine.module_gradients import (
 from gradleak.attacks.optimization.optimization_attack import Search, noise
 from gradleak.client.capture import DTYPES, pick_device
 from gradleak.client.gradient_checks import check_gradient
-from gradleak.errors import NumericsError
+from gradleak.errors import NotApplicable, NumericsError
+from gradleak.reading.model_checks import first_line
+
+# In PyTorch's errors about what it differentiates once alone.
+ONCE = re.compile("derivative|differentiate twice|double backward", re.IGNORECASE)
 
 
 def invert(
     attack: Search, views: Sequence[ModuleView], seeds: Sequence[int]
 ) -> list[Reconstruction | NumericsError]:
-    """Attack each view separately, from the view's start or from noise."""
+    """Attack each view separately, from the view's start or from noise.
+
+    Raises `NotApplicable` if PyTorch differentiates one of the network's operations only once.
+    """
     out: list[Reconstruction | NumericsError] = []
     for view, seed in zip(views, seeds, strict=True):
         try:
@@ -53,6 +62,19 @@ def _one(attack: Search, view: ModuleView, seed: int) -> Reconstruction:
     rest = torch.empty(1, 0, 0), torch.tensor([(seed, 0)])
     moved = None if view.after is None else torch.zeros(1, 1, dtype=network.dtype)
     members = ModuleMembers(network, targets, scale, *given, *rest, moved)  # type: ignore[arg-type]
-    with network.running():
+    with _named(type(view.module).__name__), network.running():
         (found,) = attack.search(members, [known])
     return found
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if not ONCE.search(str(error)):
+            raise
+        raise NotApplicable(
+            f"An operation of {name} cannot be differentiated twice ({first_line(error)}), as "
+            "searches need; replace it."
+        ) from error

@@ -19,7 +19,7 @@ from nbformat import NotebookNode
 from gradleak.errors import NotebookError
 from gradleak.reporting.notebooks.source import INJECTED, code_cells
 from gradleak.runtime.artifacts import FilePath
-from gradleak.runtime.progress import progress
+from gradleak.runtime.progress import SHOWN, progress
 from gradleak.runtime.provenance import PYTHON_PATH
 
 # Variables for the folders of Jupyter and IPython, by default in the home directory.
@@ -77,8 +77,8 @@ def _executed(client: NotebookClient) -> None:
     """Run in a thread, as nbclient replaces signal handlers; stop the kernel however it ends."""
     before = os.environ.get("PYTHONPATH")
     paths = os.pathsep.join([*PYTHON_PATH, *([before] if before else [])])
-    # This project's packages first, plots without a display.
-    environment = {**os.environ, "PYTHONPATH": paths, "MPLBACKEND": "agg"}
+    # This project's packages first, plots and progress without a display.
+    environment = {**os.environ, "PYTHONPATH": paths, "MPLBACKEND": "agg", SHOWN: "display"}
     given: dict[str, Any] = {"env": environment, "cleanup_kc": True}
     with ThreadPoolExecutor(1) as pool, progress(len(code_cells(client.nb)), "cells") as bar:
         client.on_cell_executed = lambda **_: bar.update()

@@ -6,16 +6,18 @@ written by hand, are several times faster, but only for the layers that they kno
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from gradleak.attacks.optimization.engine.chain_gradients import Placed
 from gradleak.attacks.optimization.engine.norm_statistics import Statistics, Watch
@@ -33,8 +35,26 @@ NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 
 SMOOTH = {nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus}
 KINKED = {nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.Hardtanh, nn.Hardswish, nn.MaxPool2d}
+KINKED |= {nn.Hardsigmoid}
 # Change of a surrogate's α when its variable changes by 1. A search moves pixels by 0.1 a step.
 PACE = 0.02
+
+
+def _hardsigmoid(x: Tensor, inplace: bool = False) -> Tensor:
+    found = functional.relu6(x + 3.0) / 6.0
+    return x.copy_(found) if inplace else found
+
+
+# Functions that PyTorch differentiates once, as operations that it differentiates twice.
+TWICE: dict[Any, Callable[..., Tensor]] = {functional.hardsigmoid: _hardsigmoid}
+
+
+class Twice(TorchFunctionMode):
+    """Runs the functions of `TWICE` as operations with a second derivative."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """See `TorchFunctionMode`."""
+        return TWICE.get(func, func)(*args, **(kwargs or {}))
 
 
 @dataclass(frozen=True)
@@ -109,8 +129,9 @@ class ModuleGradients(Placed):
                     for name, value in before.items()
                 }
             found = self._gradient(before, x[0], labels[0])
-        masks = (self._compared.get(name, 1.0) for name in self.names)
-        return [(scale[0] * g * mask)[None] for g, mask in zip(found, masks, strict=True)]
+        scaled = zip(self.names, (scale[0] * g for g in found), strict=True)
+        masks = self._compared
+        return [(g * masks[name] if name in masks else g)[None] for name, g in scaled]
 
     @property
     def apart(self) -> Tensor:
@@ -150,11 +171,14 @@ class ModuleGradients(Placed):
     def running(self) -> Iterator[None]:
         """Run the network as the client did, but without dropout, and restore it.
 
-        Flash attention and the fast path of attention have no second derivative.
+        Flash attention, the fast path of attention and cuDNN's recurrent layers have no second
+        derivative, nor have the functions of `TWICE`.
         """
         module, fast = self.view.module, torch.backends.mha.get_fastpath_enabled()
-        looking = self._watch.watching(module)
-        with passing(module, "evaluation"), sdpa_kernel(SDPBackend.MATH), looking:
+        looking, cudnn = self._watch.watching(module), torch.backends.cudnn
+        recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
+        plain = cudnn.flags(enabled=cudnn.enabled and not recurrent)
+        with passing(module, "evaluation"), sdpa_kernel(SDPBackend.MATH), looking, Twice(), plain:
             for part in module.modules():
                 if isinstance(part, NORMS):
                     part.train(self.view.known.mode == "training")

@@ -1,0 +1,78 @@
+"""Networks whose operations PyTorch differentiates once alone."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torchvision import models
+
+import audited
+import gradleak
+from audited import Net, refused
+from gradleak.attacks.optimization.engine.module_gradients import TWICE, Twice
+from gradleak.errors import NotApplicable
+from gradleak_audit.run import NetworkAudit, Origin, Settings
+
+photos = pytest.fixture(scope="module")(audited.photos)
+
+
+def mobilenet():
+    return models.mobilenet_v3_small(num_classes=10)
+
+
+def pooled_embedding():
+    def run(net, x):
+        rows = net.fc(x.flatten(1))
+        return functional.embedding_bag(torch.arange(len(rows))[:, None], rows)
+
+    return Net(run, fc=nn.Linear(3 * 16 * 16, 10))
+
+
+@pytest.mark.parametrize("function", TWICE)
+@pytest.mark.parametrize("inplace", [False, True])
+def test_substitutes_have_the_value_and_first_derivative_of_the_original(function, inplace):
+    # Kinks and both sides of them.
+    start = torch.cat([torch.tensor([-3.0, 3.0, 0.0]), torch.linspace(-5.0, 5.0, 1001)]).double()
+
+    def run():
+        x = start.clone().requires_grad_()
+        given = x.clone()
+        found = function(given, inplace=inplace)
+        (slope,) = torch.autograd.grad(found.square().sum(), x, create_graph=True)
+        return (given if inplace else found), slope, x
+
+    value, slope, _ = run()
+    with Twice():
+        own, own_slope, x = run()
+    torch.testing.assert_close(own, value, rtol=0, atol=1e-15)
+    # PyTorch's own slope is 1/6 in float32.
+    torch.testing.assert_close(own_slope, slope, rtol=1e-7, atol=0)
+    (second,) = torch.autograd.grad(own_slope.sum(), x)
+    inside = start.abs() < 3
+    torch.testing.assert_close(second[inside], torch.full_like(second[inside], 2 / 36))
+    assert not second[start.abs() > 3].any()
+
+
+def test_mobilenet_is_searched(photos):
+    torch.manual_seed(0)
+    model = mobilenet().eval()
+    images = torch.from_numpy(photos.images[:1]).float() / 255
+    shared = gradleak.capture(model, images, [1], mode="evaluation")
+    given = shared, model, (3, 16, 16), "inverting_gradients"
+    found = gradleak.invert(*given, mode="evaluation", iterations=3)
+    assert found.images.shape == images.shape and torch.isfinite(found.images).all()
+
+
+def test_what_has_no_second_derivative_is_named(photos):
+    torch.manual_seed(0)
+    model, images = pooled_embedding(), torch.rand(1, 3, 16, 16)
+    with refused("Net", "_embedding_bag_backward", kind=NotApplicable):
+        gradleak.invert(gradleak.capture(model, images, [1]), model, (3, 16, 16), "dlg")
+    settings = replace(Settings(scale="smoke", seeds=1), count=1, batches=(1,))
+    origin = Origin("net", "a test", "fresh")
+    audit = NetworkAudit(model, (3, 16, 16), lambda *_: photos, settings, origin).run().audit
+    assert all(part.reason for part in audit.attacks)
+    assert any("_embedding_bag_backward" in part.reason for part in audit.attacks)
+    assert not any(case.attempted for case in audit.cases)
