@@ -37,7 +37,7 @@ class Report:
 
     @property
     def leak(self) -> float | None:
-        """Share of gradients that an honest server's attack read, 0 to 1; None if all failed."""
+        """Share of gradients read at least in part, 0 to 1; None if all attacks failed."""
         return ci_gate.leak(self.result)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:

@@ -192,7 +192,6 @@ class ModuleNetwork(_Network):
 
     reading: Reading
     module: Callable[[int], nn.Module]
-    why_no_chain: str
 
     @cached_property
     def layerless(self) -> Chain:
@@ -224,8 +223,7 @@ class ModuleNetwork(_Network):
 
     def reason(self, entry: Entry) -> str:
         """Reason why an attack does not apply; empty if it does."""
-        why = f"The network is no chain of layers: {self.why_no_chain}"
-        return "" if entry.id in (SEARCH, DLG) else why
+        return "" if entry.id in (SEARCH, DLG) else "The network is no chain of layers."
 
     def answers(self, entry: Entry, draw: int, shared: Sequence[Shared]) -> list[Answer]:
         """Attack several gradients."""
