@@ -33,8 +33,9 @@ BLUR = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # of the Gaussian, pixels
 MIXED = (0.2, 0.4, 0.5, 0.6, 0.7, 0.8)  # weight of another photo
 STEPS = (5, 10, 20, 40, 80, 200)  # of Inverting Gradients
 PICTURE = Path("docs/images/grades.png")
-# Columns of the picture: lower ends of SSIM.
-SHOWN = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
+# Lines of the picture: an image's number and a kind. Columns: SSIM.
+EXAMPLES = ((0, "search"), (3, "search"), (8, "noise"), (9, "blur"))
+SHOWN = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 CELL, GAP, HEAD = 96, 8, 64
 COLOURS = {"not shown": "#1c3a70", "partly": "#664400", "read": "#86160f"}
 # A reconstruction in [0, 1] (C, H, W) of an image by its number.
@@ -134,10 +135,9 @@ def table(rows: pd.DataFrame) -> str:
 
 
 def draw(rows: pd.DataFrame, pictures: list[tuple[np.ndarray, np.ndarray]]) -> None:
-    """Draw reconstructions of four photos by searches along SSIM, with the grades above."""
-    photos, kinds = (0, 3, 8, 9), ("search", "search", "noise", "blur")
+    """Draw reconstructions of `EXAMPLES` along SSIM, with the grades above and the originals."""
     step = CELL + GAP
-    wide, high = step * (len(SHOWN) + 1) + GAP, HEAD + step * len(photos) + 24
+    wide, high = step * (len(SHOWN) + 1) + GAP, HEAD + step * len(EXAMPLES)
     sheet = Image.new("RGB", (wide, high), "white")
     pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(15)
     zones = [(grade, THRESHOLDS[grade].ssim) for grade in GRADES if grade in THRESHOLDS]
@@ -150,7 +150,7 @@ def draw(rows: pd.DataFrame, pictures: list[tuple[np.ndarray, np.ndarray]]) -> N
     for column, start in enumerate(SHOWN):
         pen.text((GAP + step * column, 40), f"SSIM {start:g}", fill="black", font=font)
     pen.text((GAP + step * len(SHOWN), 40), "original", fill="black", font=font)
-    for line, (photo, kind) in enumerate(zip(photos, kinds, strict=True)):
+    for line, (photo, kind) in enumerate(EXAMPLES):
         chosen = (rows["number"] == photo) & (rows["kind"] == kind)
         own, own_pictures = rows[chosen], [pictures[i] for i in np.flatnonzero(chosen)]
         top = HEAD + step * line

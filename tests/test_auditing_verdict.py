@@ -1,16 +1,19 @@
 """Verdicts and the words for them; what a change did to a leak over pairs, and what it costs."""
 
 import re
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy.stats import binomtest
 
 import audit_samples
 import audited
 from audit_samples import not_applicable, price
 from audited import CPU, bench, changes, network_of, pooled, solvable
+from benchmarks import grades
 from gradleak.client.defences.gaussian_noise import GaussianNoise
 from gradleak.training.data import divide
 from gradleak.training.engine import Trainer
@@ -84,6 +87,24 @@ def test_another_digit_of_the_same_class_is_seldom_the_right_one():
             alike += found.ssim >= 0.5
             taken += found.grade != "not shown"
     assert alike > 200 and taken < alike / 8
+
+
+def test_the_table_behind_the_thresholds_and_their_picture_are_made(monkeypatch, tmp_path):
+    few = {"CANDIDATES": 12, "IMAGES": 9, "SEARCHED": 1, "STEPS": (2,), "BLUR": (1.0,)}
+    few |= {"NOISE": (0.1, 0.9), "MIXED": (0.9,), "PICTURE": tmp_path / "grades.png"}
+    few |= {"EXAMPLES": ((0, "search"), (8, "noise"))}
+    for name, value in few.items():
+        monkeypatch.setattr(grades, name, value)
+    rows, pictures = grades.measured(None)
+    assert Counter(rows["kind"]) == {"noise": 18, "blur": 9, "mixed": 9, "search": 2}
+    assert len(pictures) == len(rows) and set(rows["grade"]) == {"read", "partly", "not shown"}
+    # A picture under much of another one is not found, one under little noise is.
+    heads, _, *lines = grades.table(rows).splitlines()
+    assert heads.startswith("| SSIM | n | first by correlation | first 0 by correlation")
+    assert lines[-1].split(" | ")[2] == "100 %" != lines[0].split(" | ")[2]
+    grades.draw(rows, pictures)
+    with Image.open(tmp_path / "grades.png") as drawn:
+        assert drawn.size == (8 * 104 + 8, 64 + 2 * 104)
 
 
 def test_duplicates_of_a_picture_do_not_hide_it():
