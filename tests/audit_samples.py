@@ -131,7 +131,11 @@ CHANGES = (
 
 def cases():
     good, bad = [0.9, 0.1, 0.7, 0.3, 0.99, 0.05], [0.1, None, 0.02, 0.0, 0.12, 0.15]
-    lost = run(1, 0, None), run(1, 1, None), run(2, 0, None, reason="out of memory")
+    lost = (
+        run(1, 0, None),
+        run(1, 1, None, reason="NaN at step 12"),
+        run(2, 0, None, reason="out of memory"),
+    )
     return (
         tried("none", "copa", runs(good)),
         tried("none", "ig", runs(bad)),

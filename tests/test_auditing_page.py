@@ -240,6 +240,8 @@ def test_attacks_that_do_not_apply_stand_below_with_their_reason():
     assert attacks["Inverting Gradients (1 of 6)"] == "NaN at step 7"
     assert attacks[f"COPA, Half the filters of {LONG}"] == "c1 has too few filters"
     assert malicious["MKOR, Noise of 0.1 & more (1 of 5)"] == "out of memory"
+    twice = "NaN at step 7 (numbers of the first run)"
+    assert malicious["MKOR, Noise of 0.1 & more (2 of 5)"] == twice
     # A reason that several share is told once.
     bare = all_terms(TREES["bare"], "attacks")
     assert bare.pop("R-GAP") and bare == {"COPA; Inverting Gradients": "it needs a chain"}

@@ -51,8 +51,9 @@ def test_a_picture_of_one_colour_is_never_read(judge):
         for colour in (original.mean((1, 2)), np.median(original, (1, 2)), 0.0, 0.5, 1.0):
             plain = np.broadcast_to(np.reshape(colour, (-1, 1, 1)), original.shape)
             assert scored(judge, number, plain).grade == "not shown", number
-        # Neither is the mean of all pictures.
-        assert scored(judge, number, judge.pool[40:].mean(0)).grade == "not shown", number
+    # Neither is the mean of all pictures; one picture at most is the nearest to it.
+    grades_of_mean = [scored(judge, k, judge.pool[40:].mean(0)).grade for k in range(40)]
+    assert "read" not in grades_of_mean and grades_of_mean.count("partly") <= 1
 
 
 def test_the_picture_itself_is_read_and_so_it_is_under_little_noise(judge):
@@ -110,9 +111,7 @@ def test_the_table_behind_the_thresholds_and_their_picture_are_made(monkeypatch,
 def test_duplicates_of_a_picture_do_not_hide_it():
     pool = np.random.default_rng(0).random((30, 3, 8, 8))
     pool[1] = pool[0]
-    assert (
-        Judge(pool).matches(pool[0]) == {0, 1} and scored(Judge(pool), 1, pool[0]).grade == "read"
-    )
+    assert [scored(Judge(pool), number, pool[0]).grade for number in (0, 1)] == ["read"] * 2
 
 
 def test_any_answer_to_any_image_of_a_batch_counts(judge):

@@ -24,24 +24,19 @@ LOG = logging.getLogger("gradleak")
 
 @dataclass(frozen=True)
 class Threshold:
-    """What a matched reconstruction needs for a grade: SSIM or PSNR, and its error.
-
-    The best uniform colour has a high SSIM and PSNR with a dull image, the mean of all with a
-    digit. So the error (1 − SSIM or MSE) must also be at most `of_colour` and `OF_MEAN` of theirs.
-    """
+    """SSIM, or PSNR in dB, from which a matched reconstruction has a grade."""
 
     ssim: float
     psnr: float
-    of_colour: float
 
 
 # By matching among 500 images, `python -m benchmarks.grades`, docs/audit.md.
-THRESHOLDS: dict[Grade, Threshold] = {
-    "read": Threshold(0.5, 20.0, 0.5),
-    "partly": Threshold(0.3, 15.0, 0.8),
-}
-# Digits recognisably reconstructed by Inverting Gradients in LeNet have 0.64 to 0.89.
-OF_MEAN = 0.9
+THRESHOLDS: dict[Grade, Threshold] = {"read": Threshold(0.5, 20.0), "partly": Threshold(0.3, 15.0)}
+# The best uniform colour has a high SSIM and PSNR with a dull image, and the mean of all has with a
+# digit. So what is read has an error (1 − SSIM or MSE) of at most these shares of theirs. Digits
+# recognisably reconstructed by Inverting Gradients in LeNet have 0.64 to 0.89 of the mean's. For
+# what is read in part a match has to do: the mean matches one image of all.
+OF_COLOUR, OF_MEAN = 0.5, 0.9
 # Side of SSIM's window.
 WINDOW = 7
 
@@ -75,10 +70,12 @@ class Judge:
         pairs = [(answer, int(number)) for answer in answers for number in batch]
         psnrs = [metrics.psnr(self.pool[number], answer) for answer, number in pairs]
         ssims = [self._ssim(number, answer) for answer, number in pairs]
-        found = [self.matches(answer) for answer in answers]
-        hits = [number in matches for matches in found for number in batch.tolist()]
-        given = zip(pairs, psnrs, ssims, hits, strict=True)
-        grades = [self._grade(pair[1], psnr, ssim, hit) for pair, psnr, ssim, hit in given]
+        alike = [self.correlations(answer) for answer in answers for _ in batch]
+        hits = [number in matches(found) for (_, number), found in zip(pairs, alike, strict=True)]
+        grades: list[Grade] = ["not shown"] * len(pairs)
+        for i, (_, number) in enumerate(pairs):
+            if hits[i]:
+                grades[i] = self._grade(number, psnrs[i], ssims[i])
         ranks = [rank(*one) for one in zip(grades, ssims, psnrs, strict=True)]
         best = max(range(len(pairs)), key=ranks.__getitem__)
         known = max((ssim for ssim in ssims if ssim is not None), default=None)
@@ -91,16 +88,11 @@ class Judge:
         """
         return np.asarray(self._forms @ _standardised(answer[None])[0])
 
-    def matches(self, answer: np.ndarray) -> set[int]:
-        """Numbers of the image that an answer correlates with most, and of its duplicates."""
-        found = self.correlations(answer)
-        return set(np.flatnonzero(found >= max(found.max() - 1e-9, 1e-9)).tolist())
-
-    def _grade(self, number: int, psnr: float, ssim: float | None, matched: bool) -> Grade:
-        if matched:
-            for grade, (least_psnr, least_ssim) in self._least(number).items():
-                if psnr >= least_psnr or (ssim is not None and ssim >= least_ssim):
-                    return grade
+    def _grade(self, number: int, psnr: float, ssim: float | None) -> Grade:
+        """Grade of a reconstruction that is matched."""
+        for grade, (least_psnr, least_ssim) in self._least(number).items():
+            if psnr >= least_psnr or (ssim is not None and ssim >= least_ssim):
+                return grade
         return "not shown"
 
     def _find_least(self, number: int) -> dict[Grade, tuple[float, float]]:
@@ -109,23 +101,25 @@ class Judge:
         flat = original.reshape(len(original), -1)
         ends = np.zeros(len(flat)), np.ones(len(flat))
         colours = (flat.mean(1), np.median(flat, axis=1), *ends)
-        blank = [np.broadcast_to(c[:, None, None], original.shape) for c in colours]
-        blank.append(self.pool.mean(0))
-        near = [(metrics.psnr(original, one), self._ssim(number, one)) for one in blank]
-        out: dict[Grade, tuple[float, float]] = {}
-        for grade, wanted in THRESHOLDS.items():
-            psnr, ssim = wanted.psnr, wanted.ssim
-            shares = [wanted.of_colour] * len(colours) + [OF_MEAN]
-            for (blank_psnr, blank_ssim), share in zip(near, shares, strict=True):
-                psnr = max(psnr, blank_psnr - 10.0 * float(np.log10(share)))
-                if blank_ssim is not None:
-                    ssim = max(ssim, 1.0 - share * (1.0 - blank_ssim))
-            out[grade] = psnr, ssim
-        return out
+        blank = [(np.broadcast_to(c[:, None, None], original.shape), OF_COLOUR) for c in colours]
+        blank.append((self.pool.mean(0), OF_MEAN))
+        read, partly = THRESHOLDS["read"], THRESHOLDS["partly"]
+        psnr, ssim = read.psnr, read.ssim
+        for one, share in blank:
+            psnr = max(psnr, metrics.psnr(original, one) - 10.0 * float(np.log10(share)))
+            if (found := self._ssim(number, one)) is not None:
+                ssim = max(ssim, 1.0 - share * (1.0 - found))
+        return {"read": (psnr, ssim), "partly": (partly.psnr, partly.ssim)}
 
     def _ssim(self, number: int, answer: np.ndarray) -> float | None:
         has_window = min(self.pool.shape[2:]) >= WINDOW
         return metrics.ssim(self.pool[number], answer) if has_window else None
+
+
+def matches(correlations: np.ndarray) -> set[int]:
+    """Numbers of the image with the largest correlation (P,), and of its duplicates."""
+    least = max(float(correlations.max()) - 1e-9, 1e-9)
+    return set(np.flatnonzero(correlations >= least).tolist())
 
 
 def _standardised(images: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@
 import base64
 import io
 import os
-from collections import Counter
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +29,7 @@ CHAPTERS: tuple[Chapter, Chapter] = ("honest server", "malicious server")
 ORDER: tuple[Effect, ...] = (
     *("helps", "too few pairs", "no difference shown", "inconclusive", "worse", ""),
 )
+NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 # Sides in CSS pixels: of the worst leak, and of images in a strip.
 LARGE, SMALL = 224, 96
 
@@ -123,14 +124,23 @@ def grouped(told: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
 def _failures(
     cases: Sequence[Case], attacks: Mapping[str, AttackPart], changes: Mapping[str, Change]
 ) -> list[tuple[str, list[str]]]:
-    """Return why runs have no answer, and whose they are, with numbers unless all are."""
+    """Return why runs have no answer, and whose they are, with their number unless all are.
+
+    Reasons that differ in numbers alone are told once, with those of the first run.
+    """
     told: list[tuple[str, str]] = []
     for case in cases:
         under = "" if case.change == NONE else f", {changes[case.change].title}"
-        counts = Counter(run.reason for run in case.runs if run.status != "ok")
-        for reason, count in counts.items():
-            share = "" if count == len(case.runs) else f" ({count} of {len(case.runs)})"
-            told.append((f"{attacks[case.attack].title}{under}{share}", reason))
+        alike: dict[str, list[str]] = {}
+        for run in case.runs:
+            if run.status != "ok":
+                alike.setdefault(NUMBER.sub("#", run.reason), []).append(run.reason)
+        for reasons in alike.values():
+            share = (
+                "" if len(reasons) == len(case.runs) else f" ({len(reasons)} of {len(case.runs)})"
+            )
+            more = " (numbers of the first run)" if len(set(reasons)) > 1 else ""
+            told.append((f"{attacks[case.attack].title}{under}{share}", reasons[0] + more))
     return grouped(told)
 
 
