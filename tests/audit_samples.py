@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gradleak.reading.layer_rows import LayerRow, StructurePart
+from gradleak.reading.layer_rows import LayerRow, Obstacle, StructurePart
 from gradleak_audit import result
 from gradleak_audit.attack.trials import case
 from gradleak_audit.report import page
@@ -16,8 +16,11 @@ DETAIL = "Conv2d(3, 12, kernel_size=(5, 5), stride=(2, 2))"
 IMAGES, SEEDS = 3, 2
 # Words of each grade: its label, and how its meaning begins.
 GRADES = {
-    "leaks": ("It leaks", "At least one answer to the unchanged network was readable."),
-    "partly": ("It leaks in part", "No answer was readable, but answers were nearer to their own"),
+    "read": ("It leaks", "At least one answer to the unchanged network shows its picture."),
+    "partly": (
+        "It leaks in part",
+        "No answer shows a whole picture, but answers show some",
+    ),
     "not shown": ("No leak was shown", "That is no proof of safety."),
 }
 
@@ -28,7 +31,8 @@ def run(image, seed, ssim, psnr=None, **more):
         own |= {"status": "failed", "reason": "NaN at step 7"}
     elif psnr is None:
         own["psnr"] = 10 + 30 * ssim
-    own |= {"matched": (ssim or 0) > 0.2, "readable": (ssim or 0) >= 0.5}
+    grade = "read" if (ssim or 0) >= 0.5 else "partly" if (ssim or 0) >= 0.3 else "not shown"
+    own |= {"matched": (ssim or 0) > 0.2, "grade": grade}
     return result.Run(image=image, seed=seed, **(own | more))
 
 
@@ -62,16 +66,17 @@ def counted(name, index, rank_kind="exact", carried=0, **more):
 
 
 def structure(**more):
-    why = "attn is attention: it multiplies values made of its input with each other."
+    why = "is attention: it multiplies values made of its input with each other."
     layers = (
         counted("c1", -2100),
         counted(LONG, 5400, "at most", condition=None, critical=True, carried=1234567),
         counted("c3", 0, "measured", condition=1.5e9, note="a filter or its dJ/dZ is 0"),
         layer("bn1", "norm", detail="BatchNorm2d(12)"),
-        layer("attn", "other", readable=False, note=why),
+        layer("attn", "other", readable=False, note=f"attn {why}"),
         counted(ODD, -1, condition=float("inf"), virtual=0, free=0, rank=3072),
     )
-    own = {"layers": layers, "index": 5400, "critical": LONG, "chain": ""}
+    own = {"layers": layers, "index": 5400, "critical": LONG}
+    own["obstacles"] = (Obstacle(layers=("attn", "attn_1"), reason=why),)
     own |= {"security": -1012.5, "security_kind": "at most", "security_note": ""}
     return StructurePart(**(own | more))
 
@@ -97,7 +102,7 @@ ATTACKS = (
 def change(name, kind="noise", leak=0.0, ssim=0.1, attack="ig", **more):
     none = leak is None
     own = {"title": f"Change {name}", "reason": "", "p": None, "note": "", "price": None}
-    own |= {"read": 0 if none else round(6 * leak), "gradients": 0 if none else 6}
+    own |= {"read": 0 if none else round(6 * leak), "partly": 0, "gradients": 0 if none else 6}
     own["effect"] = "" if none or kind == "none" else "no difference shown"
     return result.Change(id=name, kind=kind, leak=leak, ssim=ssim, attack=attack, **(own | more))
 
@@ -111,8 +116,11 @@ NOTHING = dict.fromkeys(("seconds", "accuracy", "baseline"))
 HALF = price(parameters=0.512, multiply_adds=0.25, note="no labelled data was given", **NOTHING)
 NO_SKIP = "the network has no skip that could be cut"
 NOISE, HALVED = "Noise of 0.1 & more", f"Half the filters of {LONG}"
+SOME = {"read": 2, "partly": 1}
 CHANGES = (
-    change("none", "none", 0.5, 0.61, "copa", price=price(accuracy=0.655), title="As it is"),
+    change(
+        "none", "none", 0.5, 0.61, "copa", **SOME, price=price(accuracy=0.655), title="As it is"
+    ),
     change("noise_1", ssim=0.0, price=price(accuracy=0.0), title=NOISE, effect="helps", p=0.0039),
     change("fewer", "fewer", 1 / 6, 0.33, price=HALF, title=HALVED, effect="helps", p=0.0078),
     change("batch", "batch", 0.5, 0.6, "copa", title="Batches of 4", effect="inconclusive"),
@@ -123,7 +131,11 @@ CHANGES = (
 
 def cases():
     good, bad = [0.9, 0.1, 0.7, 0.3, 0.99, 0.05], [0.1, None, 0.02, 0.0, 0.12, 0.15]
-    lost = run(1, 0, None), run(1, 1, None), run(2, 0, None, reason="out of memory")
+    lost = (
+        run(1, 0, None),
+        run(1, 1, None, reason="NaN at step 12"),
+        run(2, 0, None, reason="out of memory"),
+    )
     return (
         tried("none", "copa", runs(good)),
         tried("none", "ig", runs(bad)),
@@ -138,7 +150,8 @@ def cases():
 
 
 VERDICT = result.Verdict(
-    grade="leaks",
+    grade="read",
+    matched=0,
     sentence="From one shared gradient, 3 of 6 pictures could be read again <at 1 & 2>.",
     advice="Of what was tried, Noise <of> 0.1 helped most.",
     malicious="A server that sends weights of its own could read 1 of 2 pictures & more.",
@@ -155,18 +168,19 @@ TRIED = {"count": IMAGES, "gallery": 20, "seeds": SEEDS, "images": "photos of sk
 SETTING = result.Setting(**HOW, **TRIED)
 
 
-def audit(grade="leaks", said=None, **more):
+def audit(grade="read", said=None, **more):
     """Findings of a grade, with something of everything; `said` changes the verdict."""
-    own = {"version": 1, "name": "my_net", "network": NETWORK, "setting": SETTING}
+    own = {"version": 2, "name": "my_net", "network": NETWORK, "setting": SETTING}
     own |= {"structure": structure(), "attacks": ATTACKS, "cases": cases(), "changes": CHANGES}
     own["verdict"] = VERDICT.model_copy(update={"grade": grade} | (said or {}))
     return result.Audit(**(own | more))
 
 
 def bare():
-    why = "two branches meet at cat."
+    why = "is no step of a chain."
     none = {"index": None, "critical": "", "security": None, "security_kind": "", "layers": ()}
-    empty = structure(security_note=f"c(M) is of a chain: {why}", chain=why, **none)
+    own = (Obstacle(layers=("cat", "cat_1"), reason=why),)
+    empty = structure(security_note="c(M) is of a chain.", obstacles=own, **none)
     said = {"sentence": "No attack could be run.", "malicious": "It was not tried.", "worst": None}
     said |= dict.fromkeys(("rests_on", "limits", "ranking"), ())
     refused = [a.model_copy(update={"reason": a.reason or "it needs a chain"}) for a in ATTACKS]

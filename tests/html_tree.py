@@ -4,7 +4,7 @@ import base64
 import hashlib
 from html.parser import HTMLParser
 
-VOID = {"br", "circle", "hr", "img", "input", "line", "link", "meta", "wbr"}
+VOID = {"br", "circle", "hr", "img", "input", "line", "link", "meta", "rect", "wbr"}
 
 
 class Element:

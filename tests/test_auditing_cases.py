@@ -136,7 +136,7 @@ def test_a_search_leaves_network_and_switches_as_they_were(build, photos):
 def test_closed_forms_and_gauss_newton_read_a_network_of_full_rank(photos):
     found, best = tried(changes(network_of(audited.solvable))["none"], photos)
     for attack in ("rgap", "copa", "gauss_newton"):
-        assert (found[attack].readable, found[attack].matched, found[attack].ok) == (2, 2, 2)
+        assert (found[attack].read, found[attack].matched, found[attack].ok) == (2, 2, 2)
         assert set(best.pictures[attack]) == {0, 1}
     assert found["rgap"].psnr.low > 60
     assert found["gauss_newton"].psnr.low >= found["rgap"].psnr.low - 1e-6
@@ -146,11 +146,11 @@ def test_closed_forms_and_gauss_newton_read_a_network_of_full_rank(photos):
     # A lock is attacked by what is made against it.
     found, _ = tried(changes(network_of(audited.solvable, mode="training"))["lock"], photos)
     assert found["rgap"].attempted == 0 and "norm" in found["rgap"].runs[0].reason
-    assert found[UNLOCK].readable == 2
+    assert found[UNLOCK].read == 2
     # Without rank no attack reads the image.
     narrow = nn.Conv2d(3, 2, 4, 4), nn.Tanh(), nn.Flatten(), nn.Linear(32, 10)
     found, _ = tried(changes(network_of(lambda: nn.Sequential(*narrow)))["none"], photos)
-    assert all(case.readable == 0 for case in found.values())
+    assert all(case.read == 0 for case in found.values())
 
 
 class Broken(ChainNetwork):
@@ -170,7 +170,7 @@ def test_failed_runs_stay_with_their_reason(photos):
     broken = Broken(network.task, network.chain, network.weights, network.names)
     found, _ = tried(replace(changes(network)["none"], network=broken), photos)
     rgap, copa = found["rgap"], found["copa"]
-    assert (rgap.attempted, rgap.ok, rgap.readable) == (2, 1, 1)
+    assert (rgap.attempted, rgap.ok, rgap.read) == (2, 1, 1)
     assert [run.reason for run in rgap.runs] == ["", "This gradient is zero."]
     assert (copa.attempted, copa.ok, copa.psnr) == (2, 0, None)
     assert [run.reason for run in copa.runs] == ["It gave up.", "This gradient is zero."]
@@ -185,7 +185,7 @@ def test_a_malicious_server_reads_a_batch(photos):
     entry = of_menu(network, MKOR)
     found = chapter(entry, network, bench(photos))
     assert not found.reason and found.case.batch == 8
-    assert found.case.attempted == 8 and found.case.readable >= 7
+    assert found.case.attempted == 8 and found.case.read >= 7
     assert sorted({run.image for run in found.case.runs}) == list(range(8))
     shifted = replace(bench(photos), offset=-0.5)
     assert "fold both into its first layer" in chapter(entry, network, shifted).reason

@@ -55,7 +55,7 @@ def files(tmp_path_factory):
 def shown(browser, files):
     with ExitStack() as opened:
 
-        def show(name="leaks", **how):
+        def show(name="read", **how):
             return opened.enter_context(closing(browser.open(files[name], **how)))
 
         yield show
@@ -91,11 +91,11 @@ def test_a_page_opens_alone_without_errors_and_fits_its_window(shown, name, widt
 
 @pytest.mark.skipif(axe_missing(), reason="needs the package axe-core-python")
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize(("name", "width"), [("leaks", 360), ("leaks", 1280), ("bare", 1280)])
+@pytest.mark.parametrize(("name", "width"), [("read", 360), ("read", 1280), ("bare", 1280)])
 def test_axe_finds_nothing(shown, name, width, scheme):
     tab = shown(name, width=width, scheme=scheme)
     assert (lightness(tab, "document.body") < 0.2) == (scheme == "dark")
-    if name == "leaks":
+    if name == "read":
         tab.js("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     assert tab.axe() == []
 
@@ -256,7 +256,7 @@ def test_a_notebook_shows_the_page_in_a_frame_whose_links_stay_there(browser, tm
 
 
 def test_without_its_script_the_page_shows_everything(browser, files):
-    tab = Page(browser, files["leaks"], 1280, "light", "", script=False)
+    tab = Page(browser, files["read"], 1280, "light", "", script=False)
     document = tab.call("DOM.getDocument", depth=0)["root"]["nodeId"]
     buttons = tab.call("DOM.querySelectorAll", nodeId=document, selector="button")["nodeIds"]
     rows = tab.call("DOM.querySelectorAll", nodeId=document, selector="#layers tbody tr")

@@ -28,7 +28,7 @@ from gradleak_audit.report.files import Pictures
 from gradleak_audit.report.page import LARGE, SMALL
 from gradleak_audit.result import Audit
 
-LEAKS, BARE = (tree(AUDITS[name]) for name in ("leaks", "bare"))
+LEAKS, BARE = (tree(AUDITS[name]) for name in ("read", "bare"))
 MIB = 2**20
 
 
@@ -43,9 +43,12 @@ def bytes_of(picture):
 
 
 def test_changes_that_are_not_tried_say_why_and_a_bar_shows_both_shares():
-    found = audit_samples.all_terms(LEAKS, "help")
-    assert found == {"Cut the largest <skip>": "the network has no skip that could be cut"}
-    bar = table(LEAKS, "changes")[0]["Readable, before → after"].one("svg")
+    assert audit_samples.all_terms(LEAKS, "help") == {
+        "Cut the largest <skip>": "the network has no skip that could be cut",
+        f"Half the filters of {audit_samples.LONG}": "no labelled data was given",
+        "Key-lock": "<b>",
+    }
+    bar = table(LEAKS, "changes")[0]["Read or in part, before → after"].one("svg")
     old, new = (bar.one("circle", class_=name) for name in ("old", "new"))
     assert (float(old["cx"]), float(new["cx"])) == (56, 6) and bar["aria-hidden"] == "true"
 
@@ -73,7 +76,7 @@ def test_the_strip_has_every_picture_and_the_best_answer_of_every_attack_that_wa
     assert not rows[0]["Inverting Gradients"].all("img")
     answer = rows[1]["Inverting Gradients"].one("img")
     assert answer["alt"] == (
-        "Answer to picture 2, by Inverting Gradients; PSNR 10.6 dB, SSIM 0.02, below the threshold"
+        "Answer to picture 2, by Inverting Gradients; PSNR 10.6 dB, SSIM 0.02, not shown"
     )
     np.testing.assert_array_equal(pixels(answer), bytes_of(shown.answers["ig"][1]))
     # Answers of a malicious server stand in their own chapter.
@@ -86,6 +89,24 @@ def test_the_strip_has_every_picture_and_the_best_answer_of_every_attack_that_wa
         high, wide = pixels(image).shape[:2]
         assert len(image["alt"]) > 10
         assert int(image["height"]) % high == int(image["width"]) % wide == 0
+
+
+def test_every_answer_stands_on_the_scale_in_the_colour_of_its_grade():
+    rows = LEAKS.one("table", id="scale").one("tbody").all("tr")
+    for row, case in zip(rows, AUDITS["read"].cases[:2], strict=True):
+        found = [(dot["class"], float(dot["cx"][:-1])) for dot in row.all("circle")]
+        known = [run for run in case.runs if run.ssim is not None]
+        assert found == [(run.grade.replace(" ", "-"), round(100 * run.ssim, 1)) for run in known]
+    # Where one grade ends, the next begins.
+    ends = [(float(zone["x"]), float(zone["width"])) for zone in rows[0].all("rect")]
+    assert ends == [(0, 300), (300, 200), (500, 500)]
+
+
+def test_a_quick_look_says_across_its_top_that_it_is_no_evidence():
+    setting = AUDITS["read"].setting.model_copy(update={"scale": "smoke"})
+    header = tree(audit(setting=setting)).one("header")
+    assert "A quick look, and no evidence." in header.all("p")[0].text()
+    assert "evidence" not in LEAKS.one("header").text()
 
 
 def test_a_picture_without_an_answer_says_why():
@@ -158,11 +179,11 @@ def test_pictures_that_cannot_be_shown_are_refused():
             Pictures(originals, {"ig": answers})
 
 
-def test_the_best_run_is_a_readable_one_the_most_similar_the_nearest():
+def test_the_best_run_is_of_the_best_grade_the_most_similar_the_nearest():
     runs = [run(0, 0, 0.3), run(0, 1, 0.5, 10.0), run(0, 2, 0.5, 12.0), run(0, 3, None)]
     assert page.best(runs) is runs[2]
     assert page.best(runs[3:]) is None
-    read = run(0, 4, 0.2, 25.0, readable=True)
+    read = run(0, 4, 0.2, 25.0, grade="read")
     assert page.best([*runs[:1], read]) is read
 
 
@@ -174,7 +195,7 @@ def test_pictures_too_small_for_ssim_show_their_psnr():
     html = tree(audit(said={"worst": worst}, cases=(found,)), pictures(side=6))
     pair = html.one("section", id="pictures").all("img")[1]
     assert pair["alt"].endswith("PSNR 21.0 dB") and "SSIM" not in pair["alt"]
-    assert "| 21.0 21.0 to 21.0 | –too small for SSIM |" in lines(html, "attacks-plain")[1]
+    assert lines(html, "attacks-plain")[1].endswith("| 21.0 21.0 to 21.0 | –too small for SSIM")
     assert "21.0 dB, –too small for SSIM" in lines(html, "strip")[1]
     assert "| 21.0 | –too small for SSIM |" in lines(html, "runs")[1]
 

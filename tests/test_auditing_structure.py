@@ -57,7 +57,7 @@ def test_a_chain_has_copas_index_the_papers_rank_analysis_and_ranks_that_say_the
     assert found.index == network_index(converted.chain)
     assert [layer.layer for layer in found.layers if layer.critical] == [found.critical]
     assert row(found, found.critical).index == found.index
-    assert found.chain == ""
+    assert found.obstacles == ()
     kinds = {layer.layer: layer.rank_kind for layer in found.layers}
     assert kinds["5"] == "exact"  # fully connected
     assert set(kinds.values()) <= {"exact", "measured"}
@@ -165,12 +165,26 @@ def test_a_dead_filter_makes_the_rank_a_measured_one_or_a_bound_without_conditio
 
 def test_unreadable_layers_stand_in_the_table_with_their_reason():
     found, converted = analysed(audited.vit(), (3, 16, 16))
-    assert converted is None and "flatten" in found.chain
+    assert converted is None and any("flatten" in x.reason for x in found.obstacles)
     attention = next(layer for layer in found.layers if not layer.readable)
     assert attention.parameters and "attention" in attention.note and attention.index is None
     inner = row(found, "encoder.layers.encoder_layer_0.mlp.0")
     assert inner.rank is not None and inner.condition > 1
     assert found.security is None and "is of a chain" in found.security_note
+
+
+def test_all_that_stands_in_the_way_of_a_chain_is_named_once_with_its_layers():
+    def pooled():
+        return nn.Conv2d(3, 3, 3, padding=1), nn.GELU(), nn.MaxPool2d((3, 1), 1, (1, 0))
+
+    module = nn.Sequential(*pooled(), *pooled(), nn.Conv2d(3, 3, 1, groups=3), nn.Flatten())
+    found, converted = analysed(nn.Sequential(module, nn.Linear(192, 4)), (3, 8, 8))
+    assert converted is None
+    assert [(x.layers, " ".join(x.reason.split()[:6])) for x in found.obstacles] == [
+        (("0.1", "0.4"), "is an activation that no closed"),
+        (("0.2", "0.5"), "is neither a max or average"),
+        (("0.6",), "is a convolution in 3 groups."),
+    ]
 
 
 def test_projections_are_counted_with_the_layer_that_their_skip_ends_at():

@@ -2,7 +2,6 @@
 
 import re
 import zipfile
-from pathlib import Path
 
 import pytest
 

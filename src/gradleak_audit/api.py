@@ -43,7 +43,7 @@ class Report:
 
     @property
     def leak(self) -> float | None:
-        """Share of gradients that an honest server's attack read, 0 to 1; None if all failed."""
+        """Share of gradients read at least in part, 0 to 1; None if all attacks failed."""
         return ci_gate.leak(self.result)
 
     def save(
@@ -64,6 +64,7 @@ class Report:
         network, verdict = self.result.network, self.result.verdict
         unchanged = next(change for change in self.result.changes if change.id == NONE)
         text = f"{unchanged.read} of {unchanged.gradients} gradients read"
+        text += f", {unchanged.partly} in part" if unchanged.partly else ""
         if worst := verdict.worst:
             ssim = "" if worst.ssim is None else f", SSIM {worst.ssim:.2f}"
             text += f", closest {worst.psnr:.1f} dB{ssim} by {worst.attack}"

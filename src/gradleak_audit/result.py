@@ -11,12 +11,16 @@ from pydantic import model_validator
 from gradleak.attacks.threat_models import Letter
 from gradleak.reading.layer_rows import Part, StructurePart, doc
 
-VERSION = 1
+VERSION = 2
 # Id of the unchanged network among the changes.
 NONE = "none"
+# Scale whose attacks are too short to be evidence.
+QUICK = "smoke"
 Chapter = Literal["honest server", "malicious server"]
-Grade = Literal["leaks", "partly", "not shown"]
-Effect = Literal["", "helps", "worse", "no difference shown", "inconclusive"]
+Grade = Literal["not shown", "partly", "read"]
+# Lowest first.
+GRADES: tuple[Grade, ...] = ("not shown", "partly", "read")
+Effect = Literal["", "helps", "worse", "no difference shown", "inconclusive", "too few pairs"]
 ChangeKind = Literal["none", "noise", "clip", "soteria", "lock", "cut", "fewer", "strided", "batch"]
 
 
@@ -65,18 +69,19 @@ class Run(Part):
     reason: str = doc("Why there is none.")
     psnr: float | None = doc("Best over the batch's images, dB; null without an answer.")
     ssim: float | None = doc("Likewise; null without an answer, or for images below 7x7.")
-    matched: bool = doc("Whether the answer is nearer to an image of its batch than to any other.")
-    readable: bool = doc("Whether it passes the threshold.")
+    matched: bool = doc("Whether it correlates with an image of its batch more than with others.")
+    grade: Grade = doc("How much of an image of the batch it shows.")
 
     @property
-    def rank(self) -> tuple[bool, float, float]:
-        """Sort key, larger for closer reconstructions: readable first, then by SSIM and PSNR."""
-        return rank(self.readable, self.ssim, self.psnr)
+    def rank(self) -> tuple[int, float, float]:
+        """Sort key, larger for closer reconstructions: by grade, then by SSIM and PSNR."""
+        return rank(self.grade, self.ssim, self.psnr)
 
 
-def rank(readable: bool, ssim: float | None, psnr: float | None) -> tuple[bool, float, float]:
+def rank(grade: Grade, ssim: float | None, psnr: float | None) -> tuple[int, float, float]:
     """Sort key of reconstructions; the closest has the largest."""
-    return readable, -1.0 if ssim is None else ssim, -inf if psnr is None else psnr
+    known = -1.0 if ssim is None else ssim, -inf if psnr is None else psnr
+    return GRADES.index(grade), *known
 
 
 class Spread(Part):
@@ -88,14 +93,15 @@ class Spread(Part):
 
 
 class Case(Part):
-    """All runs of one attack under one change; failed runs count as unreadable."""
+    """All runs of one attack under one change; failed runs count as not shown."""
 
     change: str = doc("Id of the change; that of kind `none` is the network as it is.")
     attack: str = doc("Id of the attack.")
     batch: int = doc("Images that share a gradient.")
     attempted: int = doc("Runs, failed ones too; 0 where the attack does not apply.")
     ok: int = doc("Runs that gave an answer.")
-    readable: int = doc("Runs whose answer is readable.")
+    read: int = doc("Runs of grade read.")
+    partly: int = doc("Runs of grade partly.")
     matched: int = doc("Runs whose answer is matched.")
     psnr: Spread | None = doc("PSNR of the runs that are ok, dB; null where none is.")
     ssim: Spread | None = doc("SSIM of the runs that are ok; null where none has one.")
@@ -120,8 +126,9 @@ class Change(Part):
     title: str = doc("Its name in words.")
     kind: ChangeKind = doc("`none` is the network as it is.")
     reason: str = doc("Why it was not tried; empty where it was.")
-    leak: float | None = doc("Share of gradients that an honest server reads; null if unknown.")
-    read: int = doc("Gradients of which any attack read a picture in any draw.")
+    leak: float | None = doc("Share of gradients read, in part or in full; null if unknown.")
+    read: int = doc("Gradients of which an honest server read a picture, by any attack or draw.")
+    partly: int = doc("Gradients of which it read a picture no more than in part.")
     gradients: int = doc("Gradients under attack; 0 if not tried.")
     ssim: float | None = doc("Highest mean SSIM of an honest server's attack; null without any.")
     attack: str = doc("Id of the attack that read most gradients; empty if not tried.")
@@ -144,7 +151,8 @@ class Worst(Part):
 class Verdict(Part):
     """The verdict in words, its basis and its limits."""
 
-    grade: Grade = doc("leaks, partly (none readable, but matched beyond chance) or not shown.")
+    grade: Grade = doc("Best grade of a gradient; partly, too, where matches are beyond chance.")
+    matched: int = doc("Gradients that the likeliest attack matched; 0 unless beyond chance.")
     sentence: str = doc("The answer for a person outside the field, on honest servers.")
     advice: str = doc("Which change helped most, and at what price.")
     malicious: str = doc("The same on a server that sends weights of its own.")
@@ -157,7 +165,7 @@ class Verdict(Part):
 class Audit(Part):
     """All findings of an audit."""
 
-    version: Literal[1] = doc("Of this format.")
+    version: Literal[2] = doc("Of this format.")
     name: str = doc("Name of the entry of `audit:` in config.yaml.")
     network: Network = doc("What was audited.")
     setting: Setting = doc("What it was tried on.")

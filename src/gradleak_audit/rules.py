@@ -8,6 +8,9 @@ from gradleak.pipeline import shared_cache
 from gradleak.pipeline.inputs import Settings, plain
 from gradleak.pipeline.paths import Paths
 
+# Keys that decide only whether an audit passes.
+GATE = ("limit", "baseline", "counts")
+
 
 def _there(path: str | None) -> list[str]:
     """A user's file as an input; where it is missing, the script says what to do."""
@@ -34,7 +37,7 @@ class Audits:
     def settings(self, wildcards: Any) -> Settings:
         """Entry of `audit`, less what decides whether it passes."""
         entry = plain(self.paths.config, "audit", wildcards.audit)
-        return {key: value for key, value in entry.items() if key not in ("limit", "baseline")}
+        return {key: value for key, value in entry.items() if key not in GATE}
 
     def listing(self, wildcards: Any) -> str | None:
         """Stand-in for a folder of the user's own images: Snakemake cannot hash a folder."""

@@ -208,7 +208,7 @@ class NetworkAudit:
         parts: dict[str, Any] = {"attacks": attacks, "cases": every, "changes": changes}
         parts |= {"structure": found, "verdict": verdict(every, attacks, changes, best, facts)}
         network = NetworkPart(**own)
-        audit = Audit(version=1, name=self.origin.name, network=network, setting=setting, **parts)
+        audit = Audit(version=2, name=self.origin.name, network=network, setting=setting, **parts)
         with bar.doing(timing):
             seconds = mitigation_cost.step_seconds(chosen, self.bench) if timed else {}
         answers = best.pictures | mkor.best.pictures
@@ -241,7 +241,7 @@ class NetworkAudit:
             return self.module if redraw is None or draw == 0 else own_copy(redraw(draw))[0]
 
         if converted is None:
-            return ModuleNetwork(self.task, self.reading, module, self.why)
+            return ModuleNetwork(self.task, self.reading, module)
 
         @lru_cache(maxsize=1)
         def weights(draw: int) -> Arrays:
@@ -255,7 +255,7 @@ class NetworkAudit:
         mode = "evaluation" if self.batch > 1 else self.task.mode
         label, loss = int(labels[0]), self.task.loss
         found = gradients.deltas(self.module, images[0], label, loss, mode, layers)
-        return structure(self.reading, self.converted, self.why, found)
+        return structure(self.reading, self.converted, self.why, found, self.settings.loss)
 
     def _variants(self, found: StructurePart) -> list[Variant]:
         names = self.converted.layers if self.converted else ()
@@ -296,8 +296,8 @@ class NetworkAudit:
         return Setting(images=self.bench.samples.title, gallery=gallery, **own)
 
     def _rivals(self) -> int:
-        """Number of images in the pool that a class-consistent reconstruction could show."""
-        if self.redraw is not None:
+        """Number of images in the pool that a reconstruction from its class alone could show."""
+        if self.redraw is not None or not self.bench.samples.labelled:
             return self.pool
         targets, known = self.bench.targets(self.batch), self.bench.samples.labels[: self.pool]
         return min(int((known == label).sum()) for label in np.unique(targets.labels))

@@ -85,6 +85,7 @@ rule audit_gate:
     params:
         limit=AUDITED.value("limit"),
         baseline=AUDITED.value("baseline"),
+        counts=AUDITED.value("counts"),
         code=code("gradleak_audit.report.ci_gate"),
     message:
         "Hold the audit {wildcards.audit} against its limit"

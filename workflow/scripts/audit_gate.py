@@ -11,6 +11,7 @@ with job(snakemake) as log:
         files.read(snakemake.input.result),
         snakemake.params.limit,
         files.read(baseline) if baseline else None,
+        snakemake.params.counts,
     )
     with atomic(snakemake.output[0]) as temporary:
         temporary.write_text(f"{told}\n", encoding="utf-8")

@@ -79,7 +79,8 @@ class AuditConfig(fields.Section):
     `seed`. Inputs are (pixels / 255 + `offset`) / `std`. `batches` are numbers of images that share
     a gradient: the first for the network as it is, then larger ones, evaluated as a mitigation.
     ``results/audit/{name}/passed.txt`` is made if no attack reads a larger share of gradients than
-    `limit`, or than in the ``audit.json`` of an earlier audit, `baseline`.
+    `limit`, or than in the ``audit.json`` of an earlier audit, `baseline`. A gradient `counts` if
+    it was read at least in part (``partly``), or only if it was read (``read``).
     """
 
     network: Annotated[
@@ -105,6 +106,7 @@ class AuditConfig(fields.Section):
     std: fields.Std = 1.0
     limit: Annotated[float, Field(ge=0, le=1)] | None = None
     baseline: fields.OwnPath | None = None
+    counts: Literal["read", "partly"] = "partly"
 
     @model_validator(mode="before")
     @classmethod

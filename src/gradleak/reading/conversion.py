@@ -1,6 +1,7 @@
 """Convert a traced network into a `Chain`, which closed-form attacks need."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from gradleak.models.pools import BLOCKS, GLOBAL, Kind, Window
 from gradleak.reading.fx_graph import ACTIVATIONS, ADDITIONS, DIVISIONS, Layer, Reading
 from gradleak.reading.gradients import passing
 from gradleak.reading.layer_names import told
+from gradleak.reading.layer_rows import Obstacle
 from gradleak.reading.preprocessing import Preprocessing, is_given, preprocessing
 
 # Largest difference of outputs, relative to their size, between a network and its chain.
@@ -84,6 +86,33 @@ def convert(
     return found
 
 
+def obstacles(reading: Reading, loss: str = "cross_entropy") -> tuple[Obstacle, ...]:
+    """Return all reasons why `convert` refuses a network that its layers give, each once.
+
+    Behind a refused layer the walk goes on as if that layer passed on what it takes.
+    """
+    walk, found = _Walk(reading, loss), list[str]()
+    for layer in reading.layers:
+        try:
+            walk.take(layer)
+        except NotApplicable as error:
+            found.append(str(error))
+            walk.pass_on(layer)
+    try:
+        walk.finish()
+    except NotApplicable as error:
+        found.append(str(error))
+    by_reason: dict[str, list[str]] = {}
+    names = {layer.name: f"({layer.detail}) " for layer in reading.layers}
+    for text in found:
+        subject, _, rest = text.partition(" ")
+        owner = [subject] if subject in names else []
+        reason = rest.removeprefix(names[subject]) if owner else text
+        own = by_reason.setdefault(reason, [])
+        own += [name for name in owner if name not in own]
+    return tuple(Obstacle(layers=tuple(own), reason=why) for why, own in by_reason.items())
+
+
 def _check_same(found: Converted, module: nn.Module, logarithms: bool) -> None:
     """Refuse a chain whose outputs differ from the module's, log-softmax left out."""
     weights = found.weights(module)
@@ -131,6 +160,15 @@ class _Walk:
         if step is None or why:
             raise NotApplicable(why or f"{layer} is no step of a chain.")
         self.given[layer.name] = step(layer)
+
+    def pass_on(self, layer: Layer) -> None:
+        """Take a refused layer for one that gives its input, or the last of several."""
+        for name in layer.inputs:
+            if len(layer.inputs) > 1:
+                with suppress(NotApplicable):
+                    self._finished(name)
+        alone = len(layer.inputs) == 1
+        self.given[layer.name] = self.given[layer.inputs[0]] if alone else len(self.specs)
 
     def finish(self) -> tuple[Spec, ...]:
         """Return all layers; the last must be fully connected, or an equivalent convolution."""

@@ -41,6 +41,13 @@ class LayerRow(Part):
     note: str = doc("What the row leaves out; of an unreadable layer why it is one.")
 
 
+class Obstacle(Part):
+    """A reason why a network is no chain, and the layers that it is of."""
+
+    layers: tuple[str, ...] = doc("Names of these layers; empty if it is of the whole network.")
+    reason: str = doc("What stands in the way; behind a layer's name, a sentence.")
+
+
 class StructurePart(Part):
     """Counts and ranks of layers."""
 
@@ -50,4 +57,4 @@ class StructurePart(Part):
     security: float | None = doc("c(M) of COPA, at most 0; null where it is not defined.")
     security_kind: str = doc("How the least sure of its ranks is known; empty if not defined.")
     security_note: str = doc("Why c(M) is not defined.")
-    chain: str = doc("Why closed forms cannot walk the network as a chain; empty if they can.")
+    obstacles: tuple[Obstacle, ...] = doc("Why the network is no chain; none if it is one.")

@@ -19,9 +19,9 @@ from gradleak.operators.gram import normal_matrix
 from gradleak.operators.shape import ConvShape
 from gradleak.operators.structure import rank_bound, structural_rank
 from gradleak.operators.system import LayerSystem
-from gradleak.reading.conversion import Converted
+from gradleak.reading.conversion import Converted, obstacles
 from gradleak.reading.fx_graph import Layer, Reading
-from gradleak.reading.layer_rows import LayerRow, StructurePart
+from gradleak.reading.layer_rows import LayerRow, Obstacle, StructurePart
 
 # Unknowns up to which condition numbers, and ranks below the bound, are computed: some seconds a
 # layer.
@@ -47,6 +47,7 @@ def structure(
     converted: Converted | None,
     why_no_chain: str,
     deltas: Mapping[str, np.ndarray],
+    loss: str = "cross_entropy",
 ) -> StructurePart:
     """Analyse layers with parameters and unreadable ones; `deltas` are dJ/dZ at one image."""
     counted = _counted(reading, converted)
@@ -62,18 +63,26 @@ def structure(
         layers=tuple(layers),
         index=worst.index if worst else None,
         critical=worst.layer if worst else "",
-        **security(converted, why_no_chain, layers),
-        chain=f"{why_no_chain} {UNBRANCHED}" if reading.untraced else why_no_chain,
+        **security(converted, layers),
+        obstacles=_obstacles(reading, converted, why_no_chain, loss),
     )
 
 
-def security(
-    converted: Converted | None, why_no_chain: str, layers: Sequence[LayerRow]
-) -> dict[str, Any]:
+def _obstacles(
+    reading: Reading, converted: Converted | None, why_no_chain: str, loss: str
+) -> tuple[Obstacle, ...]:
+    if converted is not None:
+        return ()
+    found = () if reading.untraced else obstacles(reading, loss)
+    why = f"{why_no_chain} {UNBRANCHED}" if reading.untraced else why_no_chain
+    return found or (Obstacle(layers=(), reason=why),)
+
+
+def security(converted: Converted | None, layers: Sequence[LayerRow]) -> dict[str, Any]:
     """Return c(M), how its ranks are known, and why it is undefined if it is (COPA eq. 8)."""
     value, kind = None, ""
     if converted is None:
-        note = f"c(M) is of a chain: {why_no_chain}"
+        note = "c(M) is of a chain, which this network is not."
     elif not converted.chain.convolutions:
         note = "c(M) is a sum over convolutions, and there are none."
     elif not (converted.chain.is_sequential and converted.chain.is_plain):

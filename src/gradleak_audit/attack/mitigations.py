@@ -75,7 +75,7 @@ def variants(
         out += [_soteria(network, first, work), *_architectures(network, first, critical)]
     else:
         assert isinstance(network, ModuleNetwork)
-        why = f"It is made for chains of layers: {network.why_no_chain}"
+        why = "It is made for chains of layers, which this network is not."
         out += [_untried(kind, first, why) for kind in TITLES]
     return out + [
         Variant(f"batch_{size}", f"{size} images share a gradient", "batch", size, network)

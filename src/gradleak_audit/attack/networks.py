@@ -195,7 +195,6 @@ class ModuleNetwork(_Network):
 
     reading: Reading
     module: Callable[[int], nn.Module]
-    why_no_chain: str
 
     @cached_property
     def layerless(self) -> Chain:
@@ -227,8 +226,8 @@ class ModuleNetwork(_Network):
 
     def reason(self, entry: Entry) -> str:
         """Reason why an attack does not apply; empty if it does."""
-        why = f"The network is no chain of layers: {self.why_no_chain}"
-        return self.unsearched if entry.id in (SEARCH, DLG) else why
+        chained = "The network is no chain of layers."
+        return self.unsearched if entry.id in (SEARCH, DLG) else chained
 
     @cached_property
     def unsearched(self) -> str:

@@ -18,17 +18,25 @@ from gradleak_audit.attack.attack_suite import CLOSED, HONEST, MASKED, Entry
 from gradleak_audit.attack.mitigations import Variant
 from gradleak_audit.attack.networks import Shared
 from gradleak_audit.attack.samples import Samples
-from gradleak_audit.result import Case, Run, Spread, rank
+from gradleak_audit.result import Case, Grade, Run, Spread, rank
 
 LOG = logging.getLogger("gradleak")
-# Thresholds for readability. Chosen, not measured on people: at an SSIM of 0.5 outlines are in
-# place, and at 20 dB the error is a tenth of the range.
-READABLE_SSIM = 0.5
-READABLE_PSNR = 20.0
-# A dull image passes both when compared with its mean colour, and a digit when compared with the
-# mean of all. So the error (1 − SSIM or MSE) must also be at most these shares of the error of
-# uninformative images: the best uniform colour, and the mean of the pool. Digits recognisably
-# reconstructed by Inverting Gradients in LeNet have 0.64 to 0.89 of the error of the latter.
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """SSIM, or PSNR in dB, from which a matched reconstruction has a grade."""
+
+    ssim: float
+    psnr: float
+
+
+# By matching among 500 images, `python -m benchmarks.grades`, docs/audit.md.
+THRESHOLDS: dict[Grade, Threshold] = {"read": Threshold(0.5, 20.0), "partly": Threshold(0.3, 15.0)}
+# The best uniform colour has a high SSIM and PSNR with a dull image, and the mean of all has with a
+# digit. So what is read has an error (1 − SSIM or MSE) of at most these shares of theirs. Digits
+# recognisably reconstructed by Inverting Gradients in LeNet have 0.64 to 0.89 of the mean's. For
+# what is read in part a match has to do: the mean matches one image of all.
 OF_COLOUR, OF_MEAN = 0.5, 0.9
 # Side of SSIM's window.
 WINDOW = 7
@@ -40,14 +48,14 @@ class Score:
 
     psnr: float  # best over the batch's images, dB
     ssim: float | None  # likewise; None below 7x7
-    matched: bool  # whether, by MSE, its nearest image in the pool is one of the batch
-    readable: bool  # whether it passes the thresholds for some image of the batch
-    picture: np.ndarray  # reconstruction (C, H, W) with the best SSIM, or PSNR where there is none
+    matched: bool  # whether the image that some answer correlates with most is one of the batch
+    grade: Grade  # best over the answers and the batch's images
+    picture: np.ndarray  # best reconstruction (C, H, W) by grade, then SSIM and PSNR
 
     @property
-    def rank(self) -> tuple[bool, float, float]:
+    def rank(self) -> tuple[int, float, float]:
         """Sort key, larger for better reconstructions."""
-        return rank(self.readable, self.ssim, self.psnr)
+        return rank(self.grade, self.ssim, self.psnr)
 
 
 class Judge:
@@ -55,6 +63,7 @@ class Judge:
 
     def __init__(self, pool: np.ndarray) -> None:
         self.pool = pool
+        self._forms = _standardised(pool)
         self._least = cache(self._find_least)
 
     def score(self, answers: np.ndarray, batch: np.ndarray) -> Score:
@@ -62,35 +71,64 @@ class Judge:
         pairs = [(answer, int(number)) for answer in answers for number in batch]
         psnrs = [metrics.psnr(self.pool[number], answer) for answer, number in pairs]
         ssims = [self._ssim(number, answer) for answer, number in pairs]
-        readable = []
-        for (_, number), psnr, ssim in zip(pairs, psnrs, ssims, strict=True):
-            least_psnr, least_ssim = self._least(number)
-            readable.append(psnr >= least_psnr or (ssim is not None and ssim >= least_ssim))
-        ranks = [rank(*one) for one in zip(readable, ssims, psnrs, strict=True)]
+        alike = [self.correlations(answer) for answer in answers for _ in batch]
+        hits = [number in matches(found) for (_, number), found in zip(pairs, alike, strict=True)]
+        grades: list[Grade] = ["not shown"] * len(pairs)
+        for i, (_, number) in enumerate(pairs):
+            if hits[i]:
+                grades[i] = self._grade(number, psnrs[i], ssims[i])
+        ranks = [rank(*one) for one in zip(grades, ssims, psnrs, strict=True)]
         best = max(range(len(pairs)), key=ranks.__getitem__)
-        nearest = [np.argmin(((self.pool - answer) ** 2).mean((1, 2, 3))) for answer in answers]
         known = max((ssim for ssim in ssims if ssim is not None), default=None)
-        matched = any(number in batch for number in nearest)
-        return Score(max(psnrs), known, matched, any(readable), pairs[best][0])
+        return Score(max(psnrs), known, any(hits), grades[best], pairs[best][0])
 
-    def _find_least(self, number: int) -> tuple[float, float]:
-        """Thresholds of PSNR and SSIM for reconstructions of image `number`."""
+    def correlations(self, answer: np.ndarray) -> np.ndarray:
+        """Correlation (P,) of an answer with each image over all values; 0 for uniform ones.
+
+        It does not depend on brightness and contrast, which attacks often miss.
+        """
+        return np.asarray(self._forms @ _standardised(answer[None])[0])
+
+    def _grade(self, number: int, psnr: float, ssim: float | None) -> Grade:
+        """Grade of a reconstruction that is matched."""
+        for grade, (least_psnr, least_ssim) in self._least(number).items():
+            if psnr >= least_psnr or (ssim is not None and ssim >= least_ssim):
+                return grade
+        return "not shown"
+
+    def _find_least(self, number: int) -> dict[Grade, tuple[float, float]]:
+        """Least PSNR and SSIM of each grade for reconstructions of image `number`, best first."""
         original = self.pool[number]
         flat = original.reshape(len(original), -1)
         ends = np.zeros(len(flat)), np.ones(len(flat))
         colours = (flat.mean(1), np.median(flat, axis=1), *ends)
         blank = [(np.broadcast_to(c[:, None, None], original.shape), OF_COLOUR) for c in colours]
         blank.append((self.pool.mean(0), OF_MEAN))
-        psnr, ssim = READABLE_PSNR, READABLE_SSIM
+        read, partly = THRESHOLDS["read"], THRESHOLDS["partly"]
+        psnr, ssim = read.psnr, read.ssim
         for one, share in blank:
-            psnr = max(psnr, metrics.psnr(original, one) - 10.0 * np.log10(share))
+            psnr = max(psnr, metrics.psnr(original, one) - 10.0 * float(np.log10(share)))
             if (found := self._ssim(number, one)) is not None:
                 ssim = max(ssim, 1.0 - share * (1.0 - found))
-        return float(psnr), ssim
+        return {"read": (psnr, ssim), "partly": (partly.psnr, partly.ssim)}
 
     def _ssim(self, number: int, answer: np.ndarray) -> float | None:
         has_window = min(self.pool.shape[2:]) >= WINDOW
         return metrics.ssim(self.pool[number], answer) if has_window else None
+
+
+def matches(correlations: np.ndarray) -> set[int]:
+    """Numbers of the image with the largest correlation (P,), and of its duplicates."""
+    least = max(float(correlations.max()) - 1e-9, 1e-9)
+    return set(np.flatnonzero(correlations >= least).tolist())
+
+
+def _standardised(images: np.ndarray) -> np.ndarray:
+    """Values (N, C·H·W) of images (N, C, H, W) with mean 0 and length 1; 0 for uniform ones."""
+    flat = images.reshape(len(images), -1)
+    flat = flat - flat.mean(1, keepdims=True)
+    length = np.linalg.norm(flat, axis=1, keepdims=True)
+    return flat / np.where(length > 1e-9, length, np.inf)
 
 
 @dataclass(frozen=True)
@@ -175,8 +213,9 @@ def cases(variant: Variant, entries: Iterable[Entry], bench: Bench) -> tuple[lis
     out = [case(variant.id, entry.id, variant.batch, runs[entry.id]) for entry in chosen]
     for done in out:
         if done.attempted:
-            amounts = done.readable, done.attempted, done.ok
-            LOG.info("%s, %s: %d of %d readable, %d ok", variant.id, done.attack, *amounts)
+            amounts = done.read, done.partly, done.attempted, done.ok
+            told = "%s, %s: %d read, %d in part, of %d, %d ok"
+            LOG.info(told, variant.id, done.attack, *amounts)
     return out, best
 
 
@@ -193,7 +232,8 @@ def case(change: str, attack: str, batch: int, runs: Sequence[Run]) -> Case:
     ok = [run for run in runs if run.status == "ok"]
     own: dict[str, Any] = {"change": change, "attack": attack, "batch": batch, "ok": len(ok)}
     own["attempted"] = sum(run.status != "not_applicable" for run in runs)
-    own |= {key: sum(getattr(run, key) for run in runs) for key in ("readable", "matched")}
+    own["matched"] = sum(run.matched for run in runs)
+    own |= {grade: sum(run.grade == grade for run in runs) for grade in THRESHOLDS}
     for key in ("psnr", "ssim"):
         known = [value for value in (getattr(run, key) for run in ok) if value is not None]
         own[key] = None
@@ -205,9 +245,9 @@ def case(change: str, attack: str, batch: int, runs: Sequence[Run]) -> Case:
 def record(image: int, draw: int, found: Score | str, status: str = "failed") -> Run:
     """Return the run of a scored reconstruction, or of a failure with its reason."""
     own: dict[str, Any] = {"status": status, "reason": found, "psnr": None, "ssim": None}
-    own |= {"matched": False, "readable": False}
+    own |= {"matched": False, "grade": "not shown"}
     if isinstance(found, Score):
-        own = {key: getattr(found, key) for key in ("psnr", "ssim", "matched", "readable")}
+        own = {key: getattr(found, key) for key in ("psnr", "ssim", "matched", "grade")}
         own |= {"status": "ok", "reason": ""}
     return Run(image=image, seed=draw, **own)
 

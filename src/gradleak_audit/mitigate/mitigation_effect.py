@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from scipy.stats import binom
@@ -10,10 +11,12 @@ from scipy.stats import binom
 from gradleak.errors import NumericsError
 from gradleak_audit.attack.mitigations import Variant
 from gradleak_audit.attack.trials import Bench
-from gradleak_audit.result import NONE, Case, Change, Effect, Price, Run
+from gradleak_audit.result import GRADES, NONE, Case, Change, Effect, Grade, Price, Run
 
 # Significance level for a difference.
 SHOWN = 0.01
+# Fewest pairs on which a sign test can reach it: twice 2^-n is below.
+PAIRS = next(n for n in count(1) if 2.0 ** (1 - n) < SHOWN)
 # Differences of SSIM, and of PSNR in dB, too small to be visible.
 SEEN_SSIM, SEEN_PSNR = 0.05, 1.0
 # Number of a batch's first image, and seed number.
@@ -22,12 +25,12 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Leak:
-    """Readable reconstructions by honest servers' attacks under one change."""
+    """Gradients by the best grade that honest servers' attacks reached under one change."""
 
-    # Share of gradients that any attack reconstructed readably under any seed; None if all failed.
-    leak: float | None
-    read: int  # its numerator
-    gradients: int  # its denominator
+    leak: float | None  # share of gradients read, in part or in full; None if all attacks failed
+    read: int
+    partly: int
+    gradients: int
     # The most successful attack; among equals the one with the closest reconstructions.
     attack: str
 
@@ -67,24 +70,32 @@ def withheld(variant: Variant, bench: Bench) -> str:
 
 
 def leak(cases: Sequence[Case]) -> Leak:
-    """Compute the leak of one change from its honest cases; failed runs count as unreadable."""
+    """Compute the leak of one change from its honest cases; failed runs count as not shown."""
     tried = [case for case in cases if case.attempted]
-    images = {run.image for case in tried for run in case.runs}
-    read = {case.attack: {run.image for run in case.runs if run.readable} for case in tried}
 
     def success(case: Case) -> tuple[float, ...]:
         means = (-1.0 if spread is None else spread.mean for spread in (case.ssim, case.psnr))
-        return len(read[case.attack]), *means
+        shown = [{r.image for r in case.runs if r.rank[0] >= least} for least in (2, 1)]
+        return *map(len, shown), *means
 
-    worst, any_ = max(tried, key=success, default=None), set[int]().union(*read.values())
-    share = len(any_) / len(images) if any(case.ok for case in tried) else None
-    return Leak(share, len(any_), len(images), worst.attack if worst else "")
+    worst, found = max(tried, key=success, default=None), grades(tried)
+    read, partly = found.count("read"), found.count("partly")
+    share = (read + partly) / len(found) if any(case.ok for case in tried) else None
+    return Leak(share, read, partly, len(found), worst.attack if worst else "")
+
+
+def grades(cases: Sequence[Case]) -> list[Grade]:
+    """Return the best grade of each gradient, over attacks and seeds."""
+    best: dict[int, Grade] = {}
+    for run in (run for case in cases for run in case.runs):
+        best[run.image] = max(best.get(run.image, run.grade), run.grade, key=GRADES.index)
+    return list(best.values())
 
 
 def effect(before: Sequence[Case], after: Sequence[Case]) -> tuple[Effect, float | None]:
     """Return whether a change helps, and the p-value of the difference.
 
-    Exact one-sided sign tests over pairs of gradient and seed: one on readability, one on the
+    Exact one-sided sign tests over pairs of gradient and seed: one on the best grade, one on the
     quality of the best reconstruction (SSIM, or PSNR for images smaller than SSIM's window), where
     invisible differences are ties. Twice the smaller p must be below `SHOWN`. The change is
     inconclusive if the attack that was closest before failed in at least half of the pairs and no
@@ -105,8 +116,8 @@ def effect(before: Sequence[Case], after: Sequence[Case]) -> tuple[Effect, float
     if 2 * len(lost) >= len(old):
         return "inconclusive", None
     near = [_nearer(was, now) for was, now in pairs]
-    fewer = sum(was.readable > now.readable for was, now in pairs)
-    more = sum(was.readable < now.readable for was, now in pairs)
+    fewer = sum(was.rank[0] > now.rank[0] for was, now in pairs)
+    more = sum(was.rank[0] < now.rank[0] for was, now in pairs)
     less, closer = near.count(-1), near.count(1)
     helps = 2 * min(_by_chance(fewer, more), _by_chance(less, closer))
     harms = 2 * min(_by_chance(more, fewer), _by_chance(closer, less))
@@ -114,7 +125,8 @@ def effect(before: Sequence[Case], after: Sequence[Case]) -> tuple[Effect, float
         return "helps", helps
     if more >= fewer and harms < SHOWN:
         return "worse", harms
-    return "no difference shown", min(1.0, helps, harms)
+    none: Effect = "too few pairs" if len(pairs) < PAIRS else "no difference shown"
+    return none, min(1.0, helps, harms)
 
 
 def _by_chance(wins: int, losses: int) -> float:
@@ -144,5 +156,5 @@ def _nearness(run: Run) -> float:
     return run.psnr if run.ssim is None else run.ssim
 
 
-def _rank(run: Run) -> tuple[bool, float]:
-    return run.readable, _nearness(run)
+def _rank(run: Run) -> tuple[int, float]:
+    return run.rank[0], _nearness(run)

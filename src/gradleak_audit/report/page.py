@@ -1,7 +1,8 @@
 """report.html: an audit as one self-contained page."""
 
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gradleak.reporting import pages
@@ -9,8 +10,10 @@ from gradleak.reporting.pictures import Thumbnail, thumbnail
 from gradleak.runtime.artifacts import atomic
 from gradleak.runtime.provenance import software
 from gradleak.runtime.version import __version__
+from gradleak_audit.attack.trials import THRESHOLDS
+from gradleak_audit.mitigate.mitigation_effect import PAIRS
 from gradleak_audit.report.files import Pictures
-from gradleak_audit.result import NONE, Audit, Case, Chapter, Effect, Run
+from gradleak_audit.result import NONE, QUICK, AttackPart, Audit, Case, Change, Chapter, Effect, Run
 
 # The template includes the page's other parts.
 TEMPLATE = "audit.html.j2"
@@ -18,7 +21,10 @@ TEMPLATE = "audit.html.j2"
 STRIP = 10
 CHAPTERS: tuple[Chapter, Chapter] = ("honest server", "malicious server")
 # Order of effects in the table.
-ORDER: tuple[Effect, ...] = ("helps", "no difference shown", "inconclusive", "worse", "")
+ORDER: tuple[Effect, ...] = (
+    *("helps", "too few pairs", "no difference shown", "inconclusive", "worse", ""),
+)
+NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 # Sides in CSS pixels: of the worst leak, and of images in a strip.
 LARGE, SMALL = 224, 96
 
@@ -38,6 +44,9 @@ def render(audit: Audit, pictures: Pictures, command: str | None = None) -> str:
     others = [x for x in audit.changes if x.leak is not None and x.id not in (NONE, *ranked)]
     helps = [*map(changes.__getitem__, ranked)]
     helps += sorted(others, key=lambda change: ORDER.index(change.effect))
+    costs = ((change, change.price.note if change.price else "") for change in helps)
+    notes = ((change.title, f"{change.note} {cost}".strip()) for change, cost in costs)
+    untried = ((x.title, x.reason) for x in audit.changes if x.leak is None and x.id != NONE)
     pair = None
     if worst := audit.verdict.worst:
         answer = _answer(worst.attack, worst.image, pictures, LARGE)
@@ -50,6 +59,12 @@ def render(audit: Audit, pictures: Pictures, command: str | None = None) -> str:
         channels=pictures.originals.shape[1],
         unchanged=changes[NONE],
         helps=helps,
+        notes=grouped((title, note) for title, note in notes if note),
+        untried=grouped(untried),
+        failures=_failures,
+        thresholds=THRESHOLDS,
+        pairs=PAIRS,
+        quick=QUICK,
         chapters={name: _chapter(name, audit, pictures) for name in CHAPTERS},
         versions={"gradleak": __version__, **software()},
         command=command or f"snakemake results/audit/{audit.name}/report.html",
@@ -57,9 +72,40 @@ def render(audit: Audit, pictures: Pictures, command: str | None = None) -> str:
 
 
 def best(runs: Iterable[Run]) -> Run | None:
-    """Return the closest reconstruction: readable first, then by SSIM, PSNR and order."""
+    """Return the closest reconstruction: by grade, then by SSIM, PSNR and order."""
     scored = [run for run in runs if run.psnr is not None]
     return max(scored, key=lambda run: run.rank, default=None)
+
+
+def grouped(told: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
+    """Return each reason once, with the titles that it is told of, from pairs of the two."""
+    out: dict[str, list[str]] = {}
+    for title, reason in told:
+        out.setdefault(reason, []).append(title[:1].upper() + title[1:])
+    return list(out.items())
+
+
+def _failures(
+    cases: Sequence[Case], attacks: Mapping[str, AttackPart], changes: Mapping[str, Change]
+) -> list[tuple[str, list[str]]]:
+    """Return why runs have no answer, and whose they are, with their number unless all are.
+
+    Reasons that differ in numbers alone are told once, with those of the first run.
+    """
+    told: list[tuple[str, str]] = []
+    for case in cases:
+        under = "" if case.change == NONE else f", {changes[case.change].title}"
+        alike: dict[str, list[str]] = {}
+        for run in case.runs:
+            if run.status != "ok":
+                alike.setdefault(NUMBER.sub("#", run.reason), []).append(run.reason)
+        for reasons in alike.values():
+            share = (
+                "" if len(reasons) == len(case.runs) else f" ({len(reasons)} of {len(case.runs)})"
+            )
+            more = " (numbers of the first run)" if len(set(reasons)) > 1 else ""
+            told.append((f"{attacks[case.attack].title}{under}{share}", reasons[0] + more))
+    return grouped(told)
 
 
 def _chapter(name: Chapter, audit: Audit, pictures: Pictures) -> dict[str, Any]:
@@ -72,7 +118,7 @@ def _chapter(name: Chapter, audit: Audit, pictures: Pictures) -> dict[str, Any]:
         strip.append((image, thumbnail(pictures.originals[image], SMALL), cells))
     return {
         "attacks": list(attacks.values()),
-        "refused": [attack for attack in attacks.values() if attack.reason],
+        "refused": grouped((x.title, x.reason) for x in attacks.values() if x.reason),
         "plain": plain,
         "changed": [case for case in cases if case.change != NONE],
         "strip": strip,

@@ -11,8 +11,11 @@ from gradleak.reporting import pages
 from gradleak_audit.attack import trials
 from gradleak_audit.attack.attack_suite import AGAINST, HONEST
 from gradleak_audit.attack.trials import Best
+from gradleak_audit.mitigate.mitigation_effect import PAIRS, grades
 from gradleak_audit.result import (
+    GRADES,
     NONE,
+    QUICK,
     AttackPart,
     Case,
     Change,
@@ -35,8 +38,8 @@ class Facts:
 
     setting: Setting
     structure: StructurePart
-    # Number of images in the pool that a class-consistent reconstruction can show: all of them if
-    # the weights do not encode classes.
+    # Number of images in the pool that a reconstruction from its class alone could show: all of
+    # them if the weights do not encode classes, or classes say nothing about the images.
     rivals: int
     fresh: bool  # whether seeds initialize the weights, rather than the attacks' noise
     stand_in: bool  # whether the images replace the user's
@@ -56,15 +59,21 @@ def verdict(
         case for case in cases if case.change == NONE and case.attack in honest and case.attempted
     ]
     chance = [p_value(case, facts) for case in plain]
-    read = {run.image for case in plain for run in case.runs if run.readable}
+    reached = grades(plain)
     by_luck = min(1.0, len(plain) * min(chance, default=1.0))
-    grade: Grade = "leaks" if read else "partly" if by_luck < SIGNIFICANT else "not shown"
+    likeliest = plain[chance.index(min(chance))] if plain else None
+    beyond = len(matched(likeliest.runs)) if likeliest and by_luck < SIGNIFICANT else 0
+    by_matches: Grade = "partly" if beyond else "not shown"
+    grade = max([*reached, by_matches], key=GRADES.index)
     order, by_id = ranking(changes), {change.id: change for change in changes}
     first = by_id[order[0]] if order else None
     told = vars(facts) | {"cases": cases, "attacks": attacks, "changes": changes, "plain": plain}
-    told |= {"honest": honest, "read": read, "grade": grade, "by_luck": by_luck, "first": first}
+    told |= {"honest": honest, "reached": reached, "grade": grade, "by_luck": by_luck}
+    # The smallest p that any matches could have.
+    told |= {"least_p": min(1.0, len(plain) * _tail(facts.setting.count, facts)), "first": first}
+    told |= {"significant": SIGNIFICANT, "pairs": PAIRS, "quick": QUICK}
     told |= {"parts": {part.id: part for part in attacks}, "unchanged": by_id.get(NONE)}
-    told |= {"likeliest": plain[chance.index(min(chance))] if plain else None}
+    told |= {"likeliest": likeliest}
     told |= {"lost": first and _lost(first), "matched": matched, "spoken": spoken}
     told |= {"against": AGAINST, "scoring": trials}
     words = pages.template(TEMPLATE).make_module(told)
@@ -75,7 +84,7 @@ def verdict(
 
     own: dict[str, Any] = {key: lines(key) for key in ("rests_on", "limits")}
     own |= {key: " ".join(lines(key)) for key in ("sentence", "advice", "malicious")}
-    return Verdict(grade=grade, **own, worst=_worst(best), ranking=order)
+    return Verdict(grade=grade, matched=beyond, **own, worst=_worst(best), ranking=order)
 
 
 def p_value(case: Case, facts: Facts) -> float:
@@ -86,7 +95,11 @@ def p_value(case: Case, facts: Facts) -> float:
     only those of the same class if the weights may encode classes. All images under attack are
     among the P, so that a constant reconstruction matches at most one.
     """
-    n, k, batch = facts.setting.count, len(matched(case.runs)), facts.setting.batches[0]
+    return _tail(len(matched(case.runs)), facts)
+
+
+def _tail(k: int, facts: Facts) -> float:
+    n, batch = facts.setting.count, facts.setting.batches[0]
     p = min(1.0, facts.setting.seeds * batch * batch / facts.rivals)
     if k == 0 or p >= 1.0:
         return 1.0

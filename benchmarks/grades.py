@@ -1,0 +1,174 @@
+"""Thresholds of an audit's grades, by matching reconstructions among many images.
+
+``python -m benchmarks.grades [WEIGHTS]`` prints the table of docs/audit.md and draws
+docs/images/grades.png. Embedded photos are blurred, covered by noise, mixed with other photos, or
+searched for from gradients, more and less far. For each reconstruction its original is ranked among
+`CANDIDATES` images: by correlation, and by LPIPS if the file of AlexNet's weights is given
+(`gradleak.data.backbones`).
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from scipy.ndimage import gaussian_filter
+from torch import nn
+
+import gradleak
+from gradleak.scoring.metrics.perceptual import Lpips, standard
+from gradleak_audit.attack.samples import from_embedded
+from gradleak_audit.attack.trials import THRESHOLDS, Judge
+from gradleak_audit.result import GRADES
+
+SIZE = (3, 32, 32)
+# Images to find each original among, the first of them reconstructed; the searches are fewer.
+CANDIDATES, IMAGES, SEARCHED = 500, 40, 20
+NOISE = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6)  # standard deviations
+BLUR = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # of the Gaussian, pixels
+MIXED = (0.2, 0.4, 0.5, 0.6, 0.7, 0.8)  # weight of another photo
+STEPS = (5, 10, 20, 40, 80, 200)  # of Inverting Gradients
+PICTURE = Path("docs/images/grades.png")
+# Lines of the picture: an image's number and a kind. Columns: SSIM.
+EXAMPLES = ((0, "search"), (3, "search"), (8, "noise"), (9, "blur"))
+SHOWN = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+CELL, GAP, HEAD = 96, 8, 64
+COLOURS = {"not shown": "#1c3a70", "partly": "#664400", "read": "#86160f"}
+# A reconstruction in [0, 1] (C, H, W) of an image by its number.
+Found = tuple[str, int, np.ndarray]
+
+
+def pooled() -> nn.Module:
+    """Two convolutions with ReLU and pools: searches in it end at an SSIM of about 0.6."""
+    first = nn.Conv2d(3, 12, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)
+    second = nn.Conv2d(12, 24, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)
+    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(24 * 8 * 8, 10))
+
+
+def smooth() -> nn.Module:
+    """Two convolutions with tanh: searches in it find the image."""
+    first, second = nn.Conv2d(3, 6, 3, 2, padding=1), nn.Conv2d(6, 12, 3, padding=1)
+    return nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), nn.Flatten(), nn.Linear(3072, 10))
+
+
+def reconstructions(images: np.ndarray, labels: np.ndarray) -> Iterator[Found]:
+    """All reconstructions: their kind, the image's number, pixels."""
+    rng = np.random.default_rng(0)
+    for number, image in enumerate(images[:IMAGES]):
+        for level in NOISE:
+            yield "noise", number, image + level * rng.standard_normal(image.shape)
+        for level in BLUR:
+            yield "blur", number, gaussian_filter(image, (0, level, level))
+        for level in MIXED:
+            other = images[rng.integers(IMAGES, len(images))]
+            yield "mixed", number, (1 - level) * image + level * other
+    for build in (pooled, smooth):
+        for number in range(SEARCHED):
+            torch.manual_seed(number)
+            model, label = build(), labels[number : number + 1]
+            given = torch.tensor(images[number : number + 1], dtype=torch.float32)
+            shared = gradleak.capture(model, given, label)
+            for steps in STEPS:
+                given_by = shared, model, SIZE, "inverting_gradients"
+                found = gradleak.invert(*given_by, labels=label, iterations=steps, seed=number)
+                yield "search", number, np.asarray(found.images[0])
+
+
+def distances(images: np.ndarray, lpips: Path | None) -> dict[str, Callable[..., np.ndarray]]:
+    """Measures by name: an image's distance to each of the candidates."""
+    judge = Judge(images)
+    found: dict[str, Callable[..., np.ndarray]] = {
+        "correlation": lambda one: -judge.correlations(one)
+    }
+    if lpips is not None:
+        network = Lpips("alex", lpips)
+        with torch.inference_mode():
+            known = network._features(standard(list(images)))
+
+        def perceived(one: np.ndarray) -> np.ndarray:
+            with torch.inference_mode():
+                own = network._features(standard([one]))
+                layers = zip(known, own, network._heads, strict=True)
+                gaps = [((a - b).square() * head).sum(1).mean((1, 2)) for a, b, head in layers]
+                return np.asarray(torch.stack(gaps).sum(0))
+
+        found["LPIPS"] = perceived
+    return found
+
+
+def measured(lpips: Path | None) -> tuple[pd.DataFrame, list[tuple[np.ndarray, np.ndarray]]]:
+    """Rows of all reconstructions with ranks from 0, and each one's original and pixels."""
+    samples = from_embedded(SIZE, 10)
+    images = samples.images[:CANDIDATES] / 255.0
+    judge, measures = Judge(images), distances(images, lpips)
+    rows, pictures = [], []
+    for kind, number, pixels in reconstructions(images, samples.labels):
+        answer = np.clip(pixels, 0.0, 1.0)
+        score = judge.score(answer[None], np.array([number]))
+        row = {"kind": kind, "number": number, "ssim": score.ssim, "grade": score.grade}
+        for name, measure in measures.items():
+            to = measure(answer)
+            row[name] = int((to < to[number] - 1e-9).sum())
+        rows.append(row)
+        pictures.append((images[number], answer))
+    return pd.DataFrame(rows), pictures
+
+
+def table(rows: pd.DataFrame) -> str:
+    """Shares of originals that rank first, or among the first, by tenths of SSIM, in Markdown."""
+    names = [name for name in ("correlation", "LPIPS") if name in rows]
+    tenth = (rows["ssim"] * 10).clip(lower=0, upper=9.99).astype(int)
+    last = names[-1]
+    heads = ["SSIM", "n", *(f"first by {name}" for name in names)]
+    heads += [f"first {CANDIDATES // 100} by {last}", f"first {CANDIDATES // 10} by {last}"]
+    lines = [heads, ["---"] * len(heads)]
+    for start, own in rows.groupby(tenth):
+        shares = [(own[name] == 0).mean() for name in names]
+        shares += [(own[last] < CANDIDATES * part).mean() for part in (0.01, 0.1)]
+        ends = f"{start / 10:.1f} to {start / 10 + 0.1:.1f}"
+        lines.append([ends, str(len(own)), *(f"{100 * share:.0f} %" for share in shares)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def draw(rows: pd.DataFrame, pictures: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Draw reconstructions of `EXAMPLES` along SSIM, with the grades above and the originals."""
+    step = CELL + GAP
+    wide, high = step * (len(SHOWN) + 1) + GAP, HEAD + step * len(EXAMPLES)
+    sheet = Image.new("RGB", (wide, high), "white")
+    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(15)
+    zones = [(grade, THRESHOLDS[grade].ssim) for grade in GRADES if grade in THRESHOLDS]
+    starts: list[tuple[str, float]] = [("not shown", SHOWN[0]), *zones, ("", 1.0)]
+    for (grade, low), (_, end) in pairwise(starts):
+        inside = [column for column, start in enumerate(SHOWN) if low <= start < end]
+        left, right = GAP + step * inside[0], GAP + step * (inside[-1] + 1) - GAP
+        pen.rectangle((left, 30, right, 35), fill=COLOURS[grade])
+        pen.text((left, 8), grade, fill=COLOURS[grade], font=font)
+    for column, start in enumerate(SHOWN):
+        pen.text((GAP + step * column, 40), f"SSIM {start:g}", fill="black", font=font)
+    pen.text((GAP + step * len(SHOWN), 40), "original", fill="black", font=font)
+    for line, (photo, kind) in enumerate(EXAMPLES):
+        chosen = (rows["number"] == photo) & (rows["kind"] == kind)
+        own, own_pictures = rows[chosen], [pictures[i] for i in np.flatnonzero(chosen)]
+        top = HEAD + step * line
+        for column, start in enumerate(SHOWN):
+            apart = (own["ssim"] - start).abs()
+            if apart.min() < 0.05:
+                near = int(apart.to_numpy().argmin())
+                sheet.paste(_thumbnail(own_pictures[near][1]), (GAP + step * column, top))
+        sheet.paste(_thumbnail(own_pictures[0][0]), (GAP + step * len(SHOWN), top))
+    sheet.save(PICTURE, optimize=True)
+
+
+def _thumbnail(pixels: np.ndarray) -> Image.Image:
+    values = np.rint(255 * pixels).astype(np.uint8).transpose(1, 2, 0)
+    return Image.fromarray(values).resize((CELL, CELL), Image.Resampling.NEAREST)
+
+
+if __name__ == "__main__":
+    found, kept = measured(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
+    print(table(found))
+    draw(found, kept)
