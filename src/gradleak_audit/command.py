@@ -32,8 +32,9 @@ OPTIONS = {
     "seed": ("N", "of the initial weights (default: 0)"),
     "offset": ("X", "inputs are (pixels / 255 + offset) / std (default: 0)"),
     "std": ("X", "(default: 1)"),
-    "limit": ("X", "exit with 1 if a larger share of gradients is read, 0 to 1"),
-    "baseline": ("FILE", "earlier audit.json; exit with 1 if a larger share is read than in it"),
+    "limit": ("X", "exit with 1 if a larger share of gradients leaks, 0 to 1"),
+    "baseline": ("FILE", "earlier audit.json; exit with 1 if a larger share leaks than in it"),
+    "counts": ("GRADE", "what counts as a leak: partly (default) or read"),
 }
 LISTS = ("input", "batches")
 IMAGES = "images"  # `samples: {folder: …}` of config.yaml
@@ -73,7 +74,8 @@ def run(given: argparse.Namespace) -> int:
     print(f"Page: {page}")
     if settings["limit"] is not None or baseline is not None:
         try:
-            print(ci_gate.check(found.audit, settings["limit"], baseline))
+            limits = settings["limit"], baseline, settings["counts"]
+            print(ci_gate.check(found.audit, *limits))
         except ci_gate.LeaksTooMuch as error:
             print(f"{given.prog}: {str(error).removeprefix('audit.')}", file=sys.stderr)
             return 1
