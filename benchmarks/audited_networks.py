@@ -18,7 +18,7 @@ from torch import nn
 from torchvision import models
 
 from benchmarks.plain_attacks import ATTACKS
-from benchmarks.study import Row, Runs
+from benchmarks.study import METRICS, Row, Runs
 from gradleak.client.defences.base import noise_seed
 from gradleak.reading.gradients import gradient, passing
 from gradleak.runtime.progress import progress
@@ -193,7 +193,9 @@ def compare(path: Path, scale: str, count: int, chosen: Sequence[str] = ()) -> p
     ``_why`` they fail; ``ahead``, the plain attacks with an SSIM above 0.2 that is better by 0.05;
     ``cpu`` seconds for a gradient.
     """
-    runs = Runs(path, ["network"])
+    whys = [f"{name}_why" for name in ATTACKS]
+    scores = [f"{name}{metric}" for name in ("", *(f"{n}_" for n in ATTACKS)) for metric in METRICS]
+    runs = Runs(path, ["network"], ("grade", "attack", *whys, "ahead"), (*scores, "cpu"))
     for name in progress(chosen or [*NETWORKS], "networks"):
         runs.attempt({"network": name}, partial(_compared, NETWORKS[name], scale, count))
     return pd.DataFrame(runs.rows)

@@ -235,7 +235,7 @@ def compare(data: Images, others: Images, folder: Path, amounts: dict[str, Any])
     alone, beside those of the ``previous`` round, and with a ``batch``; median and largest
     ``dsnr``, each the largest of a network's layers.
     """
-    runs = study.Runs(folder / "runs.csv", KEYS)
+    runs = study.Runs(folder / "runs.csv", KEYS, ("looks", "why"), (*LOOKS, "dsnr"))
 
     def attempt(group: str, case: str, network: str, base: str, seed: int, make: Made) -> None:
         key = dict(zip(KEYS, (group, case, network, base, seed), strict=True))
@@ -273,7 +273,7 @@ def _look(
     flags = {key: int(one.verdict == SHAPED) for key, one in found.items()}
     told: study.Row = {"looks": found["weights"].verdict, "why": " ".join(found["batch"].findings)}
     told["dsnr"] = float(found["batch"].layers["dsnr"].max())
-    return {**dict.fromkeys(LOOKS, ""), **flags, **told}
+    return {**flags, **told}
 
 
 def _fresh(network: str, initial: str, seed: int) -> tuple[nn.Module, None]:

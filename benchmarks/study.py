@@ -23,14 +23,25 @@ from gradleak.errors import GradleakError, NotApplicable
 LEVEL = 0.95
 METRICS = ("psnr", "ssim")
 TOLD = ("answered", "threat")
-NUMBERS = (*METRICS, "distance", "drift", "seconds")
+NUMBERS = (*METRICS, "distance", "drift")
 
 
 class Runs(Kept):
-    """Rows of a study in a CSV file, by what was attacked and how."""
+    """Rows of a study in a CSV file, by what was attacked and how.
 
-    def __init__(self, path: Path, keys: Sequence[str]) -> None:
-        super().__init__(path, (*keys, "status", "reason", *TOLD, *NUMBERS), keys, NUMBERS)
+    Beside the keys, a status with its reason and CPU seconds, a row has words that are `told` and
+    `numbers`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        keys: Sequence[str],
+        told: Sequence[str] = TOLD,
+        numbers: Sequence[str] = NUMBERS,
+    ) -> None:
+        numbers = (*numbers, "seconds")
+        super().__init__(path, (*keys, "status", "reason", *told, *numbers), keys, numbers)
 
     def attempt(self, key: Row, work: Callable[[], Row]) -> None:
         """Do some work unless it is done, and keep its row; an attack that fails has a reason."""

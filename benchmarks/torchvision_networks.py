@@ -46,6 +46,9 @@ def names() -> list[str]:
     return list(models.list_models(models))
 
 
+TOLD = ("how", "mode", "traced", "device", "why")
+
+
 def compare(path: Path, chosen: list[str] | None = None) -> pd.DataFrame:
     """Try each network once, and keep its row in a CSV file as it is done.
 
@@ -53,7 +56,7 @@ def compare(path: Path, chosen: list[str] | None = None) -> pd.DataFrame:
     derivatives alone, not at all), ``mode`` of its norms, ``traced`` (whether torch.fx lists its
     layers), ``device``, ``why`` it is no chain or refused.
     """
-    runs = Runs(path, ["network"])
+    runs = Runs(path, ["network"], TOLD, ["parameters", "side"])
     for name in progress(chosen or names(), "networks"):
         runs.attempt({"network": name}, partial(attempt, name))
     return pd.DataFrame(runs.rows)

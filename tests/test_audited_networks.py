@@ -68,7 +68,7 @@ def test_a_search_begins_in_the_branch_that_the_client_took(level, least, most):
     torch.manual_seed(0)
     module, size = audited_networks.value_dependent(), audited_networks.SIZE
     reading = read_or_run(module, size)
-    network = ModuleNetwork(audited.task(), reading, lambda draw: module, "")
+    network = ModuleNetwork(audited.task(), reading, lambda draw: module)
     images, labels = np.full((1, *size), level, np.float32), np.array([3])
     shared = Shared(network.share(0, images, labels, None, 0), labels, 0)
     start = network._same_branch(module, shared)

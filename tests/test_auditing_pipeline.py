@@ -185,7 +185,6 @@ FIXED = linear()
         ({"images": 3}, "(N, C, H, W), not 3."),
         ({"images": np.zeros((30, 8, 8), np.uint8)}, "images: an array uint8 of shape (30, 8, 8)"),
         ({"labels": [0, 1]}, "labels: they are of images given as pixels"),
-        ({"counts": "half"}, ["audit.mine.counts", "'half'", "'partly'"]),
         ({"loss": "mse"}, "loss: mse is not known; choose one of cross_entropy"),
         ({"redraw": 3}, "redraw: give a function of a seed"),
         ({"redraw": lambda seed: nn.Linear}, "redraw: what it returns is the class Linear"),

@@ -58,6 +58,7 @@ NOT_RUN = {
     "find": "looks through a folder that is not there",
     **dict.fromkeys(("cmp", "cp", "rm", "sha256sum", "xargs"), "run by test_docs_adding.py"),
     **dict.fromkeys(("cd", "source"), "is the shell's own"),
+    "cat": "writes a file of the reader's",
     "git": "reads the history, which a copy may lack",
     "pytest": "would run tests within a test",
 }

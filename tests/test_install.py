@@ -93,7 +93,9 @@ def test_without_extras_all_can_be_imported_but_what_names_its_extra(installed):
     sentence = re.compile(
         r'MissingExtra: (\w+) is not installed; install it with pip install "gradleak\[(\w+)\]"\.'
     )
-    named = {sentence.fullmatch(words).groups() for words in missing.values()}
+    found = {module: sentence.fullmatch(words) for module, words in missing.items()}
+    assert all(found.values()), {module: missing[module] for module in found if not found[module]}
+    named = {one.groups() for one in found.values()}
     assert named >= {("matplotlib", "pipeline"), ("nbclient", "notebooks")}
     for package, extra in named:
         wanted = {Requirement(one).name for one in PROJECT["optional-dependencies"][extra]}

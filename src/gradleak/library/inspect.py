@@ -64,13 +64,13 @@ def inspect(
     - ``passing`` rows have max_j w_ij² / ‖w_i‖² near 1, or several have it far above what
       Beta(1/2, (n − 1)/2), the law of a random direction, allows: kernels that pass images on
       (MKOR eq. 20, LOKI);
-    - ``parallel`` rows have |cos(w_i, w_j)| near 1 (MKOR eq. 10, imprint layers);
+    - ``parallel`` rows have abs(cos(w_i, w_j)) near 1 (MKOR eq. 10, imprint layers);
     - ``dependent``, min(m, n) − rank W, is above 1, since training takes at most one from a last
       layer;
     - ``size``, the median ‖w_i‖ of rows that are not 0, is large (fishing by a scaled layer), or
-      ``row_norm``, max_i ‖w_i‖ over it, or ``bias``, max_i |b_i| over it;
-    - ``regular``, √m sup_t |F_m(t) − F(t)| of the biases, is smaller than random ones have it: they
-      are quantiles of F, bins of an imprint layer;
+      ``row_norm``, max_i ‖w_i‖ over it, or ``bias``, max_i abs(b_i) over it;
+    - ``regular``, √m sup_t abs(F_m(t) − F(t)) of the biases, is smaller than random ones have it:
+      they are quantiles of F, bins of an imprint layer;
     - ``mirrored`` rows have weights in pairs x and −s x of one s (trap weights);
     - ``replaced`` rows have a cosine below 1/2 to those of the previous round, while the median row
       of some layer is above 0.99.

@@ -8,7 +8,6 @@ from textwrap import wrap
 
 import numpy as np
 import pandas as pd
-from docutils.core import publish_doctree
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from gradleak.claims.metrics import label
@@ -143,6 +142,8 @@ def render(frame: pd.DataFrame, name: str, entry: Entry) -> str:
 
 def _plain(caption: str) -> str:
     """Text of a caption without its markup."""
+    from docutils.core import publish_doctree
+
     return " ".join(publish_doctree(caption, settings_overrides=SETTINGS).astext().split())
 
 
