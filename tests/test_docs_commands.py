@@ -41,8 +41,10 @@ STANDS_FOR = {
     "embedded-laptop/mine": "embedded-laptop/fedkl_cifar10", "mem_mb=N": "mem_mb=1000",
     "mem_mb=...": "mem_mb=1000", "/shared/gradleak": str(ROOT), "...": "", " …": "",
 }  # fmt: skip
+# `cat` writes what a page puts into a file, for the commands after it.
 NOTE = r"""
 command_not_found_handle() { printf '%s\0' "$@" >&3; printf '\n\0' >&3; }
+cat() { while IFS= read -r line; do printf '%s\n' "$line"; done; }
 for word in cd source; do eval "$word() { command_not_found_handle $word \"\$@\"; }"; done
 PATH=/nowhere
 """
@@ -58,7 +60,6 @@ NOT_RUN = {
     "find": "looks through a folder that is not there",
     **dict.fromkeys(("cmp", "cp", "rm", "sha256sum", "xargs"), "run by test_docs_adding.py"),
     **dict.fromkeys(("cd", "source"), "is the shell's own"),
-    "cat": "writes a file of the reader's",
     "git": "reads the history, which a copy may lack",
     "pytest": "would run tests within a test",
 }
