@@ -218,7 +218,7 @@ def _compared(build: Callable[[], nn.Module], scale: str, count: int) -> Row:
 
 
 def told(audit: Audit) -> Row:
-    """What the page says: its grade, and an honest server's attack with the highest mean SSIM."""
+    """Grade of the page, and an honest server's attack with the highest mean SSIM."""
     honest = {part.id for part in audit.attacks if part.chapter == HONEST}
     tried = [case for case in audit.cases if case.ssim is not None and case.attack in honest]
     best = max(tried, key=lambda case: case.ssim.mean if case.ssim else 0.0, default=None)

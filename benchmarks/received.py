@@ -1,4 +1,4 @@
-"""How often `gradleak.inspect` takes honest networks for shaped ones, and sees attackers'.
+"""Rates at which `gradleak.inspect` takes honest networks for shaped ones, and sees attackers'.
 
     python -m benchmarks.received FOLDER
 
@@ -266,7 +266,7 @@ def compare(data: Images, others: Images, folder: Path, amounts: dict[str, Any])
 def _look(
     module: nn.Module, before: nn.Module | None, images: torch.Tensor, labels: torch.Tensor
 ) -> study.Row:
-    """Whether a network looks shaped in each way of looking, empty without a round before."""
+    """Inspect a network in each way of looking; without a round before, one is left out."""
     more: dict[str, Any] = {"weights": {}, "batch": {"images": images, "labels": labels}}
     more |= {} if before is None else {"previous": {"previous": before.state_dict()}}
     found = {key: gradleak.inspect(module, **given) for key, given in more.items()}

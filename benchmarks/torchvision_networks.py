@@ -101,7 +101,7 @@ def _smallest(name: str) -> tuple[nn.Module, int]:
 
 
 def _audited(module: nn.Module, side: int) -> Row:
-    """How an audit reads it; in evaluation mode if training mode gives more than scores."""
+    """Read it as an audit does; in evaluation mode if training mode gives more than scores."""
     for mode in ("auto", "evaluation"):
         settings = Settings(mode=mode, scale="smoke", count=1, seeds=1, batches=(1,))
         origin = Origin("network", "torchvision", "random")

@@ -139,9 +139,25 @@ def test_the_state_received_is_looked_at_and_the_network_stays():
     assert gradleak.inspect(module).verdict == "looks fresh"
 
 
+FOUR = torch.rand(4, 3, 32, 32)
+
+
+def test_running_statistics_received_count_for_a_batch():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10)
+    )
+    model(FOUR)
+    more = {"images": FOUR, "labels": [0, 1, 2, 3]}
+    state = model.state_dict() | {"1.running_var": torch.full((8,), 50.0)}
+    found = gradleak.inspect(model, state, **more)
+    assert not found.layers["dsnr"].equals(gradleak.inspect(model, **more).layers["dsnr"])
+    model.load_state_dict(state)
+    pd.testing.assert_frame_equal(found.layers, gradleak.inspect(model, **more).layers)
+
+
 MLP = received.fresh("MLP", "PyTorch default", 0)
 STATE = MLP.state_dict()
-FOUR = torch.rand(4, 3, 32, 32)
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def _moments(values: np.ndarray) -> tuple[float, ...]:
 def _seen(
     chain: Chain, weights: Arrays, targets: TargetSet, samples: int, loss: str
 ) -> dict[tuple[str, str], float]:
-    """What needs no honest weights to compare with, by layer and metric."""
+    """Measures that need no honest weights to compare with, by layer and metric."""
     shaped = {}
     for layer in chain.layers:
         weight, bias = weights[f"{layer.name}.weight"], weights.get(f"{layer.name}.bias")

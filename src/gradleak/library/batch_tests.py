@@ -85,7 +85,7 @@ def _of_layer(squares: np.ndarray, unfitted: np.ndarray) -> dict[str, float]:
 
 
 def reasons(found: Mapping[str, float]) -> Iterator[str]:
-    """What speaks for an attacker, a sentence each."""
+    """Signs of an attacker in the statistics of a batch, a sentence each."""
     if found and found["vanishing"] > VANISHING:
         yield (
             f"{found['vanishing']:.0%} of the images with a high loss have hardly a gradient, "

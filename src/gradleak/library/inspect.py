@@ -1,4 +1,4 @@
-"""`gradleak.inspect`: what a client can see of weights that an attacker shaped."""
+"""`gradleak.inspect`: signs of an attacker in the weights that a client received."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RATES = "inspect_rates.csv"
 
 @dataclass(frozen=True)
 class Inspection:
-    """What received weights look like, by layer and as a whole."""
+    """Verdict on received weights, by layer and as a whole."""
 
     verdict: str  # looks fresh, looks trained, or looks shaped
     findings: tuple[str, ...]  # a sentence for each layer that looks shaped
@@ -160,9 +160,10 @@ def _loaded(model: nn.Module, state: Mapping[str, Any] | None, key: str) -> nn.M
     if state is None:
         state, key = own, "network"
     if not isinstance(state, Mapping):
-        given = type(state).__name__
-        raise ConfigError(f"{key}: give a state dict, tensors by name, not {given}.")
-    for name, _ in module.named_parameters():
+        raise ConfigError(f"{key}: give a state dict, tensors by name, not {type(state).__name__}.")
+    # Running statistics are optional: no verdict on weights needs them.
+    given = [name for name, _ in module.named_buffers() if name in own and name in state]
+    for name in [*(name for name, _ in module.named_parameters()), *given]:
         if name not in state:
             others = [str(one) for one in state if one not in own]
             raise ConfigError(

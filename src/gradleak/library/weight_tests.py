@@ -216,7 +216,7 @@ def replaced(layers: Iterable[Layer], before: Mapping[str, Layer]) -> dict[str, 
 
 
 def reasons(found: Mapping[str, float], rows: int) -> Iterator[str]:
-    """What in the statistics of a layer speaks for an attacker, a sentence each."""
+    """Signs of an attacker in the statistics of a layer, a sentence each."""
 
     def of(count: float) -> str:
         return f"{count:.0f} of {rows} rows"

@@ -283,7 +283,7 @@ class Inputs:
         }
 
     def told_of(self, wildcards: Any) -> Settings:
-        """What an experiment's page says of it: its entries in the config, as they are set."""
+        """Entries of an experiment in the config, as they are set, for its page."""
         config, name = self.config, wildcards.experiment
         entry = config.experiments[name]
         used = {

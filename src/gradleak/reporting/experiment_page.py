@@ -29,7 +29,7 @@ Panels = dict[tuple[str, str], Panel]  # of a network, by attack and defence
 
 @dataclass(frozen=True)
 class Told:
-    """What the page says of an experiment besides its results."""
+    """Facts about an experiment that the page tells besides its results."""
 
     name: str
     images: str
