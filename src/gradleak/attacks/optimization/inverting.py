@@ -18,6 +18,9 @@ from gradleak.settings.fields import AmountOrName, Hidden
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients
+    from gradleak.attacks.optimization.engine.free_contrast import Scope
+    from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
     from gradleak.attacks.optimization.engine.search_batch import Members
 
     # Distance (M,), objective (M,), and its gradients in images (M, K, C, H, W) and in a lock's γ
@@ -30,6 +33,7 @@ MILESTONES = (3 / 8, 5 / 8, 7 / 8)
 FACTOR = 0.1
 # Settings of ours; docs/rgap.md says how κ was chosen.
 BALANCED: Mapping[str, Any] = MappingProxyType({"balance": 0.5, "rate": 0.1, "start": "gray"})
+ASSUMED = "contrast is that of natural images, since the gradient does not tell it"
 # Decay of Adam's second moments where gradients are balanced, and thus about as long at each step.
 QUICK = 0.9
 
@@ -46,7 +50,10 @@ class CosineSearch(FirstOrder):
     `balance`, κ, is no part of the paper. Adam then goes along ∇d / ||∇d|| + κ ∇TV / ||∇TV||, at a
     rate that falls to 0 by half a cosine, and the last finite point counts. With κ < 1 the images
     follow the shared gradient where it says something, and are smooth where it does not. One κ does
-    for networks whose distances are orders of magnitude apart, which no one `tv` fits.
+    for networks whose distances are orders of magnitude apart, which no one `tv` fits. Where the
+    gradient does not tell the images' contrast (`free_contrast`), total variation would take it to
+    0: it is then held at that of natural images, the direction lacks its part along it, and half of
+    κ counts.
     """
 
     distance = "cosine distance of gradients"
@@ -66,6 +73,7 @@ class CosineSearch(FirstOrder):
     def _search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         import torch
 
+        from gradleak.attacks.optimization.engine.free_contrast import CONTRAST, contrast
         from gradleak.attacks.optimization.engine.search_batch import Best
         from gradleak.training.optimisers import adam_step
 
@@ -77,19 +85,23 @@ class CosineSearch(FirstOrder):
         lock = [[torch.zeros_like(s)] for s in (scaling, scaling) if s is not None]
         lock.append([torch.zeros(())])
         objective, trace = self._objective(members), []
-        last = self.balance is not None
+        last, scope = self.balance is not None, self._free(members.network, views[0])
         best = Best(members.scale, x.detach().clone(), members.logits, last=last)
         for rate in progress(self._rates(), "steps"):
             cosine, value, slope, in_scaling = objective(x, scaling)
             best.offer(value, cosine, x.detach())
             trace.append(value)
-            along, memory = self._along(x, slope)
+            along, memory = self._along(x, slope, scope)
             with torch.no_grad():
                 adam_step([x], [along], state, rate, memory)
+                if scope is not None:
+                    apart, size = contrast(x, scope)
+                    x.add_(apart * (CONTRAST * (high - low) / size.clamp(min=1e-30) - 1.0))
                 x.copy_(torch.minimum(torch.maximum(x, low), high))
                 if scaling is not None and in_scaling is not None:
                     adam_step([scaling], [in_scaling.sign()], lock, rate)
-        return self.answers(members, best, best.images, trace, "evaluations spent")
+        told = "" if scope is None else f"; {ASSUMED}"
+        return self.answers(members, best, best.images, trace, f"evaluations spent{told}")
 
     def _rates(self) -> list[float]:
         """Learning rate of each step."""
@@ -103,16 +115,33 @@ class CosineSearch(FirstOrder):
             out.append(rate)
         return out
 
-    def _along(self, x: Tensor, slope: Tensor) -> tuple[Tensor, float]:
+    def _free(self, network: ChainGradients | BranchGradients, view: AttackerView) -> Scope | None:
+        """Images whose contrast the gradient does not tell, where it matters."""
+        from gradleak.attacks.optimization.engine.free_contrast import free_contrast
+        from gradleak.attacks.optimization.engine.module_gradients import ModuleGradients
+
+        if self.balance is None:
+            return None
+        if not isinstance(network, ModuleGradients):
+            return free_contrast(network.chain, network.chain.input, view.mode)
+        if self.statistics and network.view.statistics:
+            return None
+        return free_contrast(network.view.module, network.chain.input, view.mode)
+
+    def _along(self, x: Tensor, slope: Tensor, scope: Scope | None) -> tuple[Tensor, float]:
         """Direction of a step, by the objective's gradient, and decay of Adam's second moments."""
         import torch
 
+        from gradleak.attacks.optimization.engine.free_contrast import without_contrast
         from gradleak.training.optimisers import BETA2
 
         if self.balance is None:
             return slope.sign(), BETA2
         rough = torch.autograd.grad(variation(x, torch.abs).sum(), x)[0]
-        return _unit(slope) + self.balance * _unit(rough), QUICK
+        if scope is None:
+            return _unit(slope) + self.balance * _unit(rough), QUICK
+        rough = without_contrast(rough, x.detach(), scope)
+        return _unit(slope) + self.balance / 2.0 * _unit(rough), QUICK
 
     def _objective(self, members: Members) -> Objective:
         import torch
