@@ -115,6 +115,23 @@ def test_every_recorded_table_is_whole_latex(tmp_path):
         assert_whole(text.partition("\n")[2])
 
 
+@pytest.mark.parametrize(
+    ("name", "heads"),
+    [
+        ("rgap_table3", [r" & RA-i & MSE & \shortstack{MSE, every start\\ of DLG}"]),
+        ("mkor_table3", [" & Maximum SSIM & Average SSIM & Maximum PSNR & Average PSNR"]),
+        ("copa_table1", [r" & Fully Connected & c(M) \\", r"inputs of the\\ last layer} &  \\"]),
+        ("copa_index", [r" & c(M) & \shortstack{first layer's\\", " &  &  & MSE & MSE & "]),
+    ],
+)
+def test_a_heading_that_names_its_metric_is_not_repeated(tmp_path, name, heads):
+    latex.write(tmp_path / "t.tex", recorded()[name], RESULTS)
+    text = (tmp_path / "t.tex").read_text(encoding="utf-8")
+    lines = text.partition("\\toprule\n")[2].partition("\\midrule")[0].splitlines()
+    assert len(lines) == len(heads)
+    assert all(head in line for head, line in zip(heads, lines, strict=True))
+
+
 def assert_whole(text):
     """Environments and braces close, rows are as wide as the columns, nothing is unescaped."""
     opened = []

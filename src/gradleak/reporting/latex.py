@@ -1,6 +1,8 @@
 """Tables as LaTeX, with booktabs: results/tables/{table}.tex, with the caption of results.yaml."""
 
+import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable
 from math import floor, isinf, log10
 from pathlib import Path
@@ -155,14 +157,15 @@ def _pivoted(frame: pd.DataFrame) -> tuple[pd.DataFrame | None, list[str]]:
     places = frame[["row", "column", "metric"]].fillna("").astype(str)
     if frame.empty or places.duplicated().any():
         return None, []
-    places["metric"] = places["metric"].map(_metrics(places["metric"].unique()))
+    kinds = places["metric"]
+    places[["column", "metric"]] = _headed(places)
     metrics, has = places["metric"].unique(), frame["paper"].notna()
     down, across = ["row"], ["column", "metric"] if len(metrics) > 1 else ["column"]
     if len(places[across].drop_duplicates()) > WIDE:
         down, across = across, down
     if len(places[across].drop_duplicates()) > WIDE:
         return None, []
-    ours = frame["ours"].groupby(places["metric"]).transform(numbers)
+    ours = frame["ours"].groupby(kinds).transform(numbers)
     papers = frame["paper"].map(printed)
     cells = places.apply(lambda part: part.map(_heading if part.name in across else escape))
     cells = cells.assign(cell=ours.where(~has, ours + " (" + papers + ")"))
@@ -178,6 +181,28 @@ def _pivoted(frame: pd.DataFrame) -> tuple[pd.DataFrame | None, list[str]]:
     table.attrs["numeric"] = [False] * len(down) + [True] * len(columns)
     told = [f"{capital(metrics[0])}."] if len(metrics) == 1 and metrics[0] else []
     return table, [*told, *["Our numbers, with the paper's in parentheses."] * bool(has.any())]
+
+
+def _headed(places: pd.DataFrame) -> list[tuple[str, str]]:
+    """Headings of every row's column and metric, the second empty where the first names it.
+
+    A column that is called like its metric in the code gets the metric's words.
+    """
+    pairs = list(zip(places["column"], places["metric"], strict=True))
+    short = _metrics(places["metric"].unique())
+    plain = {(column, key): (column, short[key]) for column, key in pairs}
+    alone = Counter(column for column, _ in plain)
+    found = dict(plain)
+    for (column, key), (_, said) in plain.items():
+        words, of_metric = (re.findall(r"\w+", text.casefold()) for text in (column, said))
+        if len(short) > 1 and alone[column] == 1:
+            if column == key:
+                found[column, key] = said, ""
+            elif set(words) & set(key.split("_")) and len(words) >= len(of_metric):
+                found[column, key] = column, ""
+    if len(set(found.values())) < len(found):
+        found = plain
+    return [found[pair] for pair in pairs]
 
 
 def _metrics(names: Iterable[str]) -> dict[str, str]:
