@@ -25,6 +25,18 @@ KEYS = {
     "Tab": ("Tab", 9, ""), "Enter": ("Enter", 13, "\r"), " ": ("Space", 32, " "),
     "ArrowRight": ("ArrowRight", 39, ""), "Escape": ("Escape", 27, ""),
 }  # fmt: skip
+FOCUSED = "document.activeElement"
+# What is in focus: its words, and the outline that shows it.
+SEEN = f"""(() => {{
+  const at = {FOCUSED}, look = getComputedStyle(at), box = at.getBoundingClientRect();
+  return {{
+    tag: at.tagName, text: at.textContent.trim().slice(0, 40),
+    outline: look.outlineStyle === "none" ? 0 : parseFloat(look.outlineWidth),
+    inside: box.bottom > 0 && box.top < innerHeight && box.width > 0,
+  }};
+}})()"""
+CONTROLS = """Array.from(document.querySelectorAll('a[href], summary, button, input, .scroll'))
+    .filter(e => e.checkVisibility()).length"""
 
 
 def program():
@@ -195,6 +207,32 @@ class Page:
 
     def close(self):
         self.call("Page.close")
+
+
+def assert_fits(tab, name):
+    """The page asks for nothing else, has no error, and nothing outside its tables is cut."""
+    assert tab.problems() == []
+    asked = [url for url in tab.requests() if not url.startswith("data:")]
+    assert [url.rpartition("/")[2] for url in asked] == [name.replace(" ", "%20")]
+    assert tab.js("document.documentElement.scrollWidth - innerWidth") == 0
+    # Tables may be wider, and scroll in their regions.
+    wide = """Array.from(document.body.querySelectorAll("*"))
+        .filter(e => !e.closest(".scroll, .unseen, .skip, dialog"))
+        .filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML)"""
+    assert tab.js(wide) == []
+
+
+def assert_tab_reaches_all(tab, least):
+    """Tab begins at the skip link, shows every control of `least` or more, and leaves the page."""
+    wanted, found = tab.js(CONTROLS), []
+    while len(found) <= wanted:
+        tab.press("Tab")
+        found.append(tab.js(SEEN))
+        if found[-1]["tag"] == "BODY":
+            break
+    assert found.pop()["tag"] == "BODY", "the walk does not end"
+    assert found[0]["text"].startswith("Skip to the") and len(found) == wanted >= least
+    assert [at for at in found if at["outline"] < 2 or not at["inside"]] == []
 
 
 def axe_missing():

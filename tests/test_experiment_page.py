@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from browser import axe_missing, reason_to_skip
+from browser import assert_fits, assert_tab_reaches_all, axe_missing, reason_to_skip
 from figure_files import REASON, Files, rows, run, target_set
 from gradleak.plotting.reader import Content
 from gradleak.reporting import experiment_page
@@ -106,12 +106,18 @@ def test_images_that_must_not_be_redistributed_are_marked(tmp_path):
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_its_window_and_axe_finds_nothing(browser, made, width, scheme):
     tab = browser.open(made, width=width, scheme=scheme)
-    assert tab.problems() == [] and tab.js("document.documentElement.scrollWidth") == width
+    assert_fits(tab, made.name)
     if not axe_missing():
         assert tab.axe() == []
-    tab.js("document.querySelector('#table-scores th:nth-child(6) button').click()")
+    assert_tab_reaches_all(tab, 15)
+    tab.js("document.querySelector('#table-scores th:nth-child(6) button').focus()")
+    tab.press("Enter")
     first = "document.querySelector('#table-scores tbody tr td:nth-child(6)').dataset.v"
     assert float(tab.js(first)) == pytest.approx(0.02)
+    tab.js("document.getElementById('find').focus()")
+    for key in "net_b":
+        tab.press(key)
+    assert tab.js("document.getElementById('found').textContent") == "4 of 8 rows shown"
     tab.close()
 
 

@@ -5,7 +5,7 @@ import shutil
 import pandas as pd
 import pytest
 
-from browser import axe_missing, reason_to_skip
+from browser import assert_fits, assert_tab_reaches_all, axe_missing, reason_to_skip
 from conftest import ROOT
 from gradleak.claims import recorded
 from gradleak.claims.tally import KINDS
@@ -68,7 +68,7 @@ def test_a_changed_verdict_is_on_the_page_and_a_folder_without_a_record_is_refus
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
 def test_words_find_claims_and_axe_finds_nothing(browser, width, scheme):
     tab = browser.open(PAGE, width=width, scheme=scheme)
-    assert tab.problems() == [] and tab.js("document.documentElement.scrollWidth") == width
+    assert_fits(tab, PAGE.name)
     tab.js(FIND % "Truck")
     wanted = [name for name in tab.js(SHOWN) if ".truck." in name]
     assert len(wanted) > 20 and len(tab.js(SHOWN)) < 200, "their tables opened"
@@ -79,4 +79,41 @@ def test_words_find_claims_and_axe_finds_nothing(browser, width, scheme):
     tab.js("document.querySelector('[type=reset]').click(); new Promise(d => setTimeout(d))")
     told = tab.js("document.getElementById('said').textContent")
     assert told.split()[0] == told.split()[2]
+    tab.close()
+
+
+@pytest.mark.skipif(reason_to_skip() is not None, reason=f"{reason_to_skip()}")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_keys_alone_filter_claims_and_text_has_both_halves_of_a_wide_window(browser, width):
+    tab = browser.open(PAGE, width=width)
+    sides = """Array.from(document.querySelectorAll("#overview dl"),
+        e => e.getBoundingClientRect().right / innerWidth > 0.9)"""
+    assert tab.js(sides) == ([True, True] if width == 390 else [False, True])
+    tab.js("document.querySelector('[value=copa]').focus()")
+    tab.press(" ")
+    assert not any(name.startswith("copa.") for name in tab.js(SHOWN))
+    while tab.js("document.activeElement.id") != "words":
+        tab.press("Tab")
+    for key in "xyzzy":
+        tab.press(key)
+    assert tab.js(SHOWN) == [], "no claim has this word"
+    tab.press("Tab")
+    tab.press("Enter")
+    tab.js("new Promise(done => setTimeout(done))")
+    assert any(name.startswith("copa.") for name in tab.js(SHOWN)), "all are shown again"
+    tab.js("document.querySelector('[data-open=\\'\\']').click()")
+    closed = "document.querySelector('.sheet summary')"
+    tab.js(f"{closed}.focus()")
+    tab.press("Enter")
+    assert tab.js(f"{closed}.parentElement.open")
+    tab.press(" ")
+    assert not tab.js(f"{closed}.parentElement.open")
+    tab.close()
+
+
+@pytest.mark.skipif(reason_to_skip() is not None, reason=f"{reason_to_skip()}")
+def test_tab_reaches_every_control(browser):
+    tab = browser.open(PAGE, width=390)
+    tab.js("document.querySelector('[data-open=\\'\\']').click()")
+    assert_tab_reaches_all(tab, 50)
     tab.close()

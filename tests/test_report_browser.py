@@ -2,7 +2,7 @@
 
 import pytest
 
-from browser import axe_missing, reason_to_skip
+from browser import FOCUSED, assert_fits, assert_tab_reaches_all, axe_missing, reason_to_skip
 from gradleak.claims.outcome import VERDICTS
 from report_samples import EXPLAINED, write
 
@@ -10,7 +10,6 @@ pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=f"{reason_t
 WIDTHS, SCHEMES, CLOSE_ALL = (400, 1280), ("light", "dark"), '[data-open=""]'
 # A4 less the margins of @page, in CSS pixels.
 PRINT = {"width": 695, "media": "print"}
-FOCUSED = "document.activeElement"
 ROWS = "Array.from(document.querySelectorAll('tr[data-verdict]'))"
 SHOWN = f"{ROWS}.filter(row => !row.hidden && !row.closest('[data-paper]').hidden)"
 
@@ -63,15 +62,8 @@ def said(tab):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_page_opens_alone_without_errors_and_fits_its_window(shown, width):
     tab = shown(width=width)
-    assert tab.problems() == []
-    asked = [url for url in tab.requests() if not url.startswith("data:")]
-    assert [url.rpartition("/")[2] for url in asked] == ["report.html"]
     open_all(tab)
-    assert tab.js("document.documentElement.scrollWidth") == width
-    wide = """Array.from(document.body.querySelectorAll("*"))
-        .filter(e => !e.closest(".scroll, .unseen, .skip, dialog"))
-        .filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML)"""
-    assert tab.js(wide) == []
+    assert_fits(tab, "report.html")
     names = "Array.from(document.querySelectorAll('td.metric .small code'))"
     lines = tab.js(f"{names}.map(code => code.getClientRects().length)")
     assert len(lines) > 20 and (width > 400 or set(lines) == {1}), "names stay on one line"
@@ -233,14 +225,7 @@ def test_tables_open_and_close_together_and_tab_reaches_every_control(shown):
     assert tab.js(f"{sheets}.every(sheet => sheet.open)")
     click(tab, CLOSE_ALL)
     assert tab.js(f"{sheets}.every(sheet => !sheet.open)")
-    controls = "document.querySelectorAll('a[href], summary, button, input, .scroll')"
-    wanted = tab.js(f"Array.from({controls}).filter(e => e.checkVisibility()).length")
-    look, widths = f"getComputedStyle({FOCUSED})", []
-    tab.press("Tab")
-    while tab.js(f"{FOCUSED}.tagName") != "BODY" and len(widths) <= wanted:
-        widths.append(tab.js(f"{look}.outlineStyle !== 'none' && parseFloat({look}.outlineWidth)"))
-        tab.press("Tab")
-    assert len(widths) == wanted > 25 and min(widths) >= 2
+    assert_tab_reaches_all(tab, 26)
 
 
 def test_the_screen_reader_s_tree_has_landmarks_and_names(shown):
