@@ -164,6 +164,13 @@ def test_the_verdict_comes_first_with_what_it_rests_on_and_its_limits(grade):
     assert [line.text().lower() for line in limits[1:]] == [s.lower() for s in verdict.limits]
 
 
+def test_a_grade_that_rests_on_matches_alone_says_so():
+    unchanged, *others = AUDITS["partly"].changes
+    none = unchanged.model_copy(update={"read": 0, "partly": 0, "leak": 0.0})
+    found = tree(audit("partly", changes=(none, *others))).one("section", id="verdict")
+    assert "The grade rests on matches alone: answers may show nothing to the eye" in found.text()
+
+
 def test_names_are_shown_as_they_are_and_make_no_elements():
     text = LEAKS.one("body").text()
     shown = ODD, LONG, "factory of my <file>.py", "Cut the largest <skip>", "is <not> invertible & "

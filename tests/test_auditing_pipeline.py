@@ -125,6 +125,8 @@ def test_a_gate_counts_what_is_read_in_part_unless_told_otherwise():
     # Pictures that can be told apart count, too, where nothing is seen in them.
     matched = leaking(0.0, said={"matched": 6})
     assert (ci_gate.leak(matched), ci_gate.leak(matched, "read")) == (1.0, 1 / 3)
+    told = "100% of gradients could be read at least in part, or matched; limit 100%"
+    assert told in ci_gate.check(matched, 1.0, None)
     smoke = matched.setting.model_copy(update={"scale": "smoke"})
     assert ci_gate.check(leaking(0.0, setting=smoke), 0.0, None).endswith("no evidence.")
 

@@ -154,16 +154,22 @@ def judged(*cases, parts=PARTS, changes=(), facts=FACTS):
 def test_one_picture_that_is_read_is_a_leak():
     found = judged(plain("search", read=[0, 2], partly=[1]), plain("form", read=[2]))
     assert found.grade == "read"
-    told = (
-        "2 of 4 pictures could be read again by 2 of 2 attacks that were tried, and 1 more in part"
+    assert found.sentence == (
+        "From the gradient that one step on one picture shares, 2 of 4 pictures could be read "
+        "again, and 1 more in part. Of 2 attacks that were tried, 2 read a picture; SEARCH did "
+        "best (2 of 4, SSIM up to 0.20, PSNR up to 10.0 dB). 0 of 4 gradients led to the right "
+        "picture among 119 others."
     )
-    assert told in found.sentence
     found = judged(plain("search", partly=[1]), plain("form"))
     assert found.grade == "partly"
-    assert "1 of 4 pictures could be read in part by 1 of 2 attacks" in found.sentence
+    assert "1 of 4 pictures could be read in part. Of 2 attacks that were tried, 1 read" in (
+        found.sentence
+    )
+    alone = judged(plain("search", partly=[1])).sentence
+    assert "in part by SEARCH, the one attack that was tried (1 of 4, SSIM" in alone
     one = plain("search", read=[0], matched=[0, 1, 3])
     found = judged(one, case("none", "mkor", 4, runs()))
-    assert "3 of 4 led to the right picture among 119 others" in found.sentence
+    assert "3 of 4 gradients led to the right picture among 119 others" in found.sentence
     assert "could read none of the 4 pictures" in found.malicious
     # Leaks under changes and to malicious servers do not count.
     under, bad = case("noise", "search", 1, runs([0, 1])), case("none", "mkor", 4, runs([0, 1, 3]))
@@ -178,7 +184,15 @@ def test_matches_count_from_where_chance_ends(hits, grade):
     one = plain("search", matched=range(hits))
     expected = binomtest(hits, 4, 2 / 120, alternative="greater").pvalue
     assert p_value(one, FACTS) == pytest.approx(expected, rel=1e-9)
-    assert (judged(one).grade, judged(one).matched) == (grade, hits if grade == "partly" else 0)
+    found = judged(one, plain("form", matched=[3]))
+    assert (found.grade, found.matched) == (grade, hits if grade == "partly" else 0)
+    if grade == "partly":
+        assert found.sentence == (
+            "No picture can be made out in any answer. But from 2 of 4 gradients SEARCH gave an "
+            "answer (SSIM up to 0.20, PSNR up to 10.0 dB) that is more like the right picture than "
+            "like any of 119 others, which chance alone would seldom do "
+            f"(p = {2 * expected:.2g}): something of the pictures leaks."
+        )
 
 
 def test_a_test_that_can_find_nothing_says_so_instead_of_finding_nothing():

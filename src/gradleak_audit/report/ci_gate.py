@@ -40,7 +40,9 @@ def check(
             f"{where} has neither limit nor baseline, so there is nothing to pass; give one of "
             "them."
         )
-    found, part = _measured(audit, where, counts), " at least in part" if counts == "partly" else ""
+    found, part = _measured(audit, where, counts), ""
+    if counts == "partly":
+        part = f" at least in part{', or matched' if audit.verdict.matched else ''}"
     read = f"{audit.name}: {found:.0%} of gradients could be read{part}"
     if limit is not None:
         against.append(f"limit {limit:.0%}")

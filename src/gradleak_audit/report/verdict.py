@@ -73,7 +73,7 @@ def verdict(
     told |= {"least_p": min(1.0, len(plain) * _tail(facts.setting.count, facts)), "first": first}
     told |= {"significant": SIGNIFICANT, "pairs": PAIRS, "quick": QUICK}
     told |= {"parts": {part.id: part for part in attacks}, "unchanged": by_id.get(NONE)}
-    told |= {"likeliest": likeliest}
+    told |= {"ground": _ground(plain, grade) or (likeliest and _ground([likeliest]))}
     told |= {"lost": first and _lost(first), "matched": matched, "spoken": spoken}
     told |= {"against": AGAINST, "scoring": trials}
     words = pages.template(TEMPLATE).make_module(told)
@@ -109,6 +109,23 @@ def _tail(k: int, facts: Facts) -> float:
 def matched(runs: Sequence[Run]) -> set[int]:
     """Batches matched under some seed."""
     return {run.image for run in runs if run.matched}
+
+
+def _ground(cases: Sequence[Case], grade: Grade | None = None) -> dict[str, Any] | None:
+    """Attack with most gradients of a grade, or matched ones if it is None, and how near it came.
+
+    None if no run has the grade.
+    """
+    found = []
+    for case in cases:
+        runs = [run for run in case.runs if (run.grade == grade if grade else run.matched)]
+        if runs:
+            own: dict[str, Any] = {"attack": case.attack, "gradients": len({r.image for r in runs})}
+            for key in ("ssim", "psnr"):
+                known = [value for run in runs if (value := getattr(run, key)) is not None]
+                own[key] = max(known, default=None)
+            found.append(((own["gradients"], max(run.rank for run in runs)), own))
+    return max(found, key=lambda one: one[0])[1] if found else None
 
 
 def ranking(changes: Sequence[Change]) -> tuple[str, ...]:
