@@ -76,7 +76,7 @@ def test_each_network_has_its_originals_and_what_every_attack_made_of_them(html)
     assert images[1]["alt"] == ("Image 1 by rgap on net_b, defence none; PSNR 20.0 dB, SSIM 0.50")
     assert strip.text().count(f"No image: {REASON}") == 2
     said = html.one("section", id="pictures").text()
-    assert "20 reconstructions of 24: 3 of 3 images, 2 of 2 networks, under the first" in said
+    assert "20 of 24 reconstructions, of 3 of 3 images and 2 of 2 networks, under the first" in said
     assert "Not to be passed on" not in said
     assert "a<b: 1" in html.one("section", id="made").text()
 
@@ -90,7 +90,7 @@ def test_pictures_are_few_however_large_the_experiment(tmp_path):
     assert selected({"one": many, "two": many}, 5) == (["one"], range(1)), "one row at least"
     html = parse(experiment_page.render(content(tmp_path, 1, 20, networks=("net",)), TOLD))
     said = html.one("section", id="pictures").text()
-    assert "16 reconstructions of 80: 8 of 20 images, under" in said, "noise stopped the others"
+    assert "16 of 80 reconstructions, of 8 of 20 images, under" in said, "noise stopped the others"
     assert len(html.one("table", id="strip-1").one("tbody").all("tr")) == ROWS
 
 
