@@ -1,21 +1,35 @@
 """The weight constraint: a convolution as a sparse matrix (COPA eq. 1a)."""
 
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import sparse
 from scipy.linalg import LinAlgError, cho_solve_banded, cholesky_banded
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from gradleak.errors import NumericsError
+from gradleak.operators import limits
 from gradleak.operators.base import Operator
+from gradleak.operators.grid_factor import Dissection, GridFactor
 from gradleak.operators.shape import ConvShape, patch_indices
 
 # Above this condition number W counts as rank-deficient and the dense path is used: normal
 # equations lose twice the digits, and 1e6 leaves four of float64's sixteen.
 CONDITION_LIMIT = 1e6
-# Number of products in the sparse W^T W above which the structured U^T U of `gram` is faster.
-FACTOR_WORK = 10**8
+# Likewise for a factor in float32, whose relative errors are 6e-8 times its square.
+FLOAT32_LIMIT = 1e3
+# Each divides the error of a projection by 16 at least, and by 1e6 where W is well conditioned.
+REFINEMENTS = 4
+# A larger factor is not kept for the next image.
+KEPT_BYTES = 2**28
+# Entries of a sparse W, 24 bytes each with those of W^T, beyond which it is applied to windows.
+MOST_ENTRIES = 2 * 10**7
+
+Map = Callable[[np.ndarray], np.ndarray]
+Ends = tuple[float, float]
 
 
 class BandCholesky:
@@ -45,21 +59,27 @@ class BandCholesky:
     def _solve_ordered(self, rhs: np.ndarray) -> np.ndarray:
         return cho_solve_banded((self._factor, True), rhs, check_finite=False)
 
-    def condition(self) -> float:
-        """Condition number of G, both ends by Lanczos to 1 %; infinite where that fails."""
-        size = self.gram.shape[0]
-        if size < 3:
-            values = np.linalg.eigvalsh(self.gram.toarray())
-            return float(values[-1] / max(values[0], np.finfo(float).tiny))
-        start = np.random.default_rng(0).standard_normal(size)
-        inverse = LinearOperator((size, size), matvec=self._solve_ordered, dtype=np.float64)
-        options = {"k": 1, "tol": 1e-2, "v0": start, "return_eigenvectors": False}
-        try:
-            largest = eigsh(self.gram.tocsr(), which="LM", **options)[0]
-            smallest_inverse = eigsh(inverse, which="LM", **options)[0]
-        except ArpackNoConvergence:
-            return float("inf")
-        return float(largest * smallest_inverse)
+    def ends(self) -> Ends:
+        """Largest and smallest eigenvalue of G, see `ends`."""
+        return ends(self.gram.tocsr(), self._solve_ordered, self.gram.shape[0])
+
+
+def ends(normal: Any, inverse: Map, size: int) -> Ends:
+    """Largest and smallest eigenvalue of G by Lanczos to 1 %; the smallest is 0 where that fails.
+
+    `normal` applies G (size, size), as a matrix or an operator, and `inverse` G^-1.
+    """
+    if size < 3:
+        values = np.linalg.eigvalsh(normal @ np.eye(size))
+        return float(values[-1]), float(max(values[0], np.finfo(float).tiny))
+    options = {"k": 1, "tol": 1e-2, "v0": np.random.default_rng(0).standard_normal(size)}
+    options["return_eigenvectors"] = False
+    inverted = LinearOperator((size, size), matvec=inverse, dtype=np.float64)
+    try:
+        largest = eigsh(normal, which="LM", **options)[0]
+        return float(largest), float(1.0 / eigsh(inverted, which="LM", **options)[0])
+    except ArpackNoConvergence:
+        return 1.0, 0.0
 
 
 class Convolution(Operator):
@@ -78,11 +98,13 @@ class Convolution(Operator):
             raise NumericsError("A convolution's weight holds NaN or infinity; train or draw anew.")
         self.weight = weight.astype(np.float64)
         self.conv_shape = shape
+        # Largest and smallest of W^T W or W W^T, once `factor` is known.
+        self.eigenvalues: Ends = (0.0, 0.0)
         self.shape = (shape.filters * shape.positions, shape.unknowns)
-        self.matrix = self._build()
-        self.transposed = self.matrix.T.tocsr()
 
-    def _build(self) -> sparse.csr_matrix:
+    @cached_property
+    def matrix(self) -> sparse.csr_matrix:
+        """W, sparse (O·P, C·H·W)."""
         shape = self.conv_shape
         pixels = shape.size[0] * shape.size[1]
         indices, valid = patch_indices(shape)
@@ -98,13 +120,42 @@ class Convolution(Operator):
         values = taps[o, c, offset[tap]]
         return sparse.csr_matrix((values.ravel(), (rows.ravel(), cols.ravel())), shape=self.shape)
 
+    @cached_property
+    def transposed(self) -> sparse.csr_matrix:
+        """W^T, sparse (C·H·W, O·P)."""
+        return self.matrix.T.tocsr()
+
+    @property
+    def entries(self) -> int:
+        """Entries of the sparse W, with those that meet padding."""
+        return self.shape[0] * self.weight[0].size
+
     def apply(self, x: np.ndarray) -> np.ndarray:
         """Return W x."""
-        return self.matrix @ x
+        if self.entries <= MOST_ENTRIES:
+            return self.matrix @ x
+        shape = self.conv_shape
+        (down, across), (kh, kw) = shape.padding, shape.kernel
+        image = x.reshape(shape.channels, *shape.size)
+        image = np.pad(image, ((0, 0), (down, down), (across, across)))
+        windows = np.lib.stride_tricks.sliding_window_view(image, (kh, kw), (1, 2))
+        windows = windows[:, :: shape.stride[0], :: shape.stride[1]].transpose(0, 3, 4, 1, 2)
+        rows = self.weight.reshape(shape.filters, -1)
+        return (rows @ windows.reshape(rows.shape[1], -1)).ravel()
 
     def adjoint(self, y: np.ndarray) -> np.ndarray:
         """Return W^T y."""
-        return self.transposed @ y
+        if self.entries <= MOST_ENTRIES:
+            return self.transposed @ y
+        shape = self.conv_shape
+        (down, across), (sh, sw), (kh, kw) = shape.padding, shape.stride, shape.kernel
+        (height, width), (ph, pw) = shape.size, shape.output
+        rows = self.weight.reshape(shape.filters, -1).T @ y.reshape(shape.filters, -1)
+        rows = rows.reshape(shape.channels, kh, kw, ph, pw)
+        image = np.zeros((shape.channels, height + 2 * down, width + 2 * across))
+        for i, j in np.ndindex(kh, kw):
+            image[:, i : i + sh * ph : sh, j : j + sw * pw : sw] += rows[:, i, j]
+        return image[:, down : down + height, across : across + width].ravel()
 
     def dense(self) -> np.ndarray:
         """Return W as a dense matrix (O·P, C·H·W)."""
@@ -113,39 +164,89 @@ class Convolution(Operator):
     @cached_property
     def is_tall(self) -> bool:
         """True if there are at least as many outputs as unknowns."""
-        return self.shape[0] >= self.shape[1]
-
-    @property
-    def factor_pays(self) -> bool:
-        """True if the sparse W^T W or W W^T that `factor` needs is cheap, about a second."""
-        shape = self.conv_shape
-        row = shape.channels * shape.kernel[0] * shape.kernel[1]
-        return self.shape[0] * row**2 <= FACTOR_WORK
+        return limits.is_tall(self.conv_shape)
 
     @cached_property
-    def factor(self) -> BandCholesky | None:
-        """Banded Cholesky factor of W^T W (tall) or W W^T (wide); None where W lacks full rank.
+    def band_pays(self) -> bool:
+        """True if a banded factor is cheap."""
+        return limits.band_pays(self.conv_shape)
 
-        Neighbours in the image stay neighbours when channels vary fastest, so the matrix has a
-        half-bandwidth of about C·(k − 1)·width instead of being dense.
+    @cached_property
+    def dissection(self) -> Dissection:
+        """How a `GridFactor` divides the image."""
+        return Dissection(self.conv_shape)
+
+    def grid_fits(self, dtype: npt.DTypeLike) -> bool:
+        """True if W can have full column rank and a `GridFactor` is not too large."""
+        return limits.grid_bytes(self.conv_shape, dtype) <= limits.FACTOR_BYTES
+
+    @cached_property
+    def factor(self) -> BandCholesky | GridFactor | None:
+        """Cholesky factor of W^T W (tall) or W W^T (wide); None where W lacks full rank.
+
+        It is banded if that is cheap: neighbours in the image stay neighbours when channels vary
+        fastest, so the matrix has a half-bandwidth of about C·(k − 1)·width instead of being dense.
+        For larger images, where W is tall, it is a `GridFactor`, in float32 if that is accurate:
+        it is a preconditioner then.
         """
+        kinds: Sequence[tuple[Callable[[], BandCholesky | GridFactor | None], float]]
+        kinds = [(self._banded, CONDITION_LIMIT)]
+        if not self.band_pays:
+            kinds = [
+                (lambda: self.grid_factor(np.float32), FLOAT32_LIMIT),
+                (lambda: self.grid_factor(np.float64), CONDITION_LIMIT),
+            ]
+        for make, limit in kinds:
+            try:
+                factor = make()
+            except LinAlgError:
+                continue
+            if factor is not None:
+                self.eigenvalues = self._ends(factor)
+                if self.eigenvalues[0] <= limit**2 * self.eigenvalues[1]:
+                    return factor
+        return None
+
+    def _banded(self) -> BandCholesky:
         shape = self.conv_shape
         if self.is_tall:
             gram, groups, sites = self.transposed @ self.matrix, shape.channels, -1
         else:
             gram, groups, sites = self.matrix @ self.transposed, shape.filters, shape.positions
         order = np.arange(gram.shape[0]).reshape(groups, sites).T.ravel()
-        try:
-            factor = BandCholesky(gram.tocsr(), order)
-        except LinAlgError:
-            return None
-        return factor if factor.condition() <= CONDITION_LIMIT**2 else None
+        return BandCholesky(gram.tocsr(), order)
+
+    def release(self) -> None:
+        """Forget a large factor; it is made again where it is needed."""
+        factor = self.__dict__.get("factor")
+        if isinstance(factor, GridFactor) and factor.bytes > KEPT_BYTES:
+            del self.__dict__["factor"]
+
+    def grid_factor(self, dtype: npt.DTypeLike, damping: float = 0.0) -> GridFactor | None:
+        """`GridFactor` of W^T W + damping·I; None if it does not fit."""
+        fits = self.grid_fits(dtype)
+        return GridFactor(self.weight, self.dissection, damping, dtype) if fits else None
+
+    def _ends(self, factor: BandCholesky | GridFactor) -> Ends:
+        if isinstance(factor, BandCholesky):
+            return factor.ends()
+        size = self.shape[1]
+        normal = LinearOperator((size, size), matvec=self.normal, dtype=np.float64)
+        return ends(normal, factor.solve, size)
+
+    def solve(self, y: np.ndarray) -> np.ndarray:
+        """Return W^+ y for y (O·P,); `NumericsError` if W is not of full column rank."""
+        if not self.is_tall or self.factor is None:
+            raise NumericsError("The pull-back constraint needs a W of full column rank.")
+        x = self.factor.solve(self.adjoint(y))
+        if isinstance(self.factor, GridFactor):
+            for _ in range(REFINEMENTS):
+                x += self.factor.solve(self.adjoint(y - self.apply(x)))
+        return x
 
     def project(self, y: np.ndarray) -> np.ndarray:
         """Project y (O·P,) orthogonally onto range(W): P = I − R·diag(0, I)·R^T in COPA's eq. (18).
 
         Raises `NumericsError` if W is not of full column rank, where eq. (17) is not defined.
         """
-        if not self.is_tall or self.factor is None:
-            raise NumericsError("The pull-back constraint needs a W of full column rank.")
-        return self.apply(self.factor.solve(self.adjoint(y)))
+        return self.apply(self.solve(y))

@@ -11,12 +11,12 @@ from scipy import linalg, sparse
 from scipy.linalg import lapack
 
 from gradleak.errors import NumericsError
+from gradleak.operators import limits
 from gradleak.operators.base import Operator
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.shape import patch_indices
 
-MATRIX_BYTES = 4 * 2**30
 # Added to U^T U relative to its largest diagonal entry. Rounding leaves about eps / DAMPING of x in
 # the null space, and directions below sqrt(DAMPING) of the largest singular value converge slowly.
 DAMPING = 1e-12
@@ -46,11 +46,11 @@ def normal_matrix(
     """Return U^T U (n, n) in float64, U = [W of the rows `keep`; K; unit rows of `pinned`].
 
     Both are masks as of `LayerSystem`. Raises `NumericsError` if the matrix would take more than
-    `MATRIX_BYTES`.
+    `limits.MATRIX_BYTES`.
     """
     shape = convolution.conv_shape
     n, pixels = shape.unknowns, shape.size[0] * shape.size[1]
-    if 8 * n * n > MATRIX_BYTES:
+    if 8 * n * n > limits.MATRIX_BYTES:
         raise NumericsError(
             f"A layer of {n} unknowns needs a matrix of {8 * n * n / 2**30:.0f} GiB; use a "
             "smaller input or fewer channels."
@@ -199,19 +199,16 @@ class ChannelBlocks:
     there are no blocks, where K₀ does not have full column rank.
     """
 
-    def __init__(
-        self,
-        gradient: GradientConstraint,
-        weights: sparse.csr_matrix,
-        transposed: sparse.csr_matrix,
-    ) -> None:
+    def __init__(self, gradient: GradientConstraint, rows: Callable[[], sparse.csr_matrix]) -> None:
         block = gradient.block.reshape(-1, gradient.block.shape[2])
         self.condition = float("inf")
         if block.shape[0] < block.shape[1]:
             return
         values, vectors = linalg.eigh(block.T @ block)
-        least, unknowns = float(values[0]), weights.shape[1]
+        least, unknowns = float(values[0]), gradient.shape[1]
         if least > 1e-12 * float(values[-1]):
+            weights = rows()
+            transposed = weights.T.tocsr()
             norm = largest_singular_value(lambda v: transposed @ (weights @ v), unknowns, 15)
             mean = float(weights.multiply(weights).sum()) / unknowns
             self._inverse = (vectors / (values + mean)) @ vectors.T  # B^-1 (H·W, H·W)

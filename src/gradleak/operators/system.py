@@ -6,14 +6,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from scipy import linalg
+from scipy import linalg, sparse
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from gradleak.errors import NumericsError
-from gradleak.operators import gram
+from gradleak.operators import gram, limits
 from gradleak.operators.base import Operator
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
+from gradleak.operators.grid_factor import GridFactor
 
 # Relative to the largest singular value, after each row of K was scaled to length 1. In the
 # layers measured, true directions lie above 1e-7 and the dependencies of docs/rank.md below 1e-13.
@@ -21,8 +22,12 @@ RANK_TOLERANCE = 1e-10
 # With fewer unknowns or rows than this, U itself is decomposed.
 DENSE_LIMIT = 400
 DENSE_BYTES = 4 * 2**30
-# Largest number of rows of K for decomposing its part on W's kernel.
-KERNEL_ROWS = 1000
+# Operations of a dense factor, a few seconds, that are not worth a comparison.
+QUICK = 1e11
+# A `GridFactor` has to take this many times fewer operations than a dense one: it has small blocks.
+FASTER = 4
+# Steps of conjugate gradients to rounding, by the square root of the condition number.
+CG_STEPS = 17.0
 # Relative error of a solve inside Lanczos, in the norm of U, and so of the eigenvalue found.
 INNER = 1e-4
 # The damped factor resolves singular values whose squares are this many times its damping.
@@ -47,17 +52,20 @@ class LayerSystem(Operator):
 
     `keep`, bool (O·P,), marks the rows of W that count, None for all: behind a ReLU an output of 0
     does not determine its linear output, so its row is left out. `pinned`, bool (n,), marks
-    unknowns known to be 0, each with a unit row below K; None for none. `weights` are the rows of W
-    that count, sparse, and `split` is their number. Five paths, the first that applies. ``column``
-    and ``row`` need all rows of W, and a banded factor of W that is cheap:
+    unknowns known to be 0, each with a unit row below K; None for none. `split` is the number of
+    rows of W that count. Six paths, the first that applies. ``column``, ``row`` and ``damped`` need
+    all rows of W:
 
     * K₀ of full column rank and no weaker than W (``blocks``): U has rank n. Conjugate gradients
       preconditioned with K₀^T K₀, one block for all channels.
     * W of full column rank (``column``): U has rank n. Conjugate gradients on the normal
-      equations, preconditioned with the banded Cholesky factor of W^T W.
+      equations, preconditioned with the Cholesky factor of W^T W: banded if that is cheap, else a
+      `GridFactor` where it and the expected steps take fewer operations than ``gram``.
     * W of full row rank and K of few rows (``row``): rank(U) = m + rank(K (I − W^+ W)), since
       the kernel of U is the part of W's kernel that K does not see. Direct, with a small SVD.
     * few unknowns (``dense``): SVD for the rank, rank-revealing QR for the solution.
+    * W tall, and U^T U too large (``damped``): as ``column``, a little added to W^T W; the rank is
+      not known.
     * otherwise (``gram``): Cholesky factor of the structured U^T U, see `gradleak.operators.gram`.
     """
 
@@ -74,23 +82,32 @@ class LayerSystem(Operator):
                 raise NumericsError(f"The mask '{name}' must be {size} booleans.")
         self.convolution, self.gradient = convolution, gradient
         self.keep, self.pinned = keep, pinned
-        self.weights = convolution.matrix if keep is None else convolution.matrix[keep]
-        self.weights_t = convolution.transposed if keep is None else self.weights.T.tocsr()
-        self.split = self.weights.shape[0]
+        self.split = convolution.shape[0] if keep is None else int(keep.sum())
         self._unit = self.split + gradient.shape[0]
         units = 0 if pinned is None else int(pinned.sum())
         self.shape = (self._unit + units, convolution.shape[1])
 
+    @cached_property
+    def weights(self) -> sparse.csr_matrix:
+        """The rows of W that count."""
+        matrix = self.convolution.matrix
+        return matrix if self.keep is None else matrix[self.keep]
+
     def apply(self, x: np.ndarray) -> np.ndarray:
         """Return U x = [W x; K x], followed by the pinned unknowns."""
-        parts = [self.weights @ x, self.gradient.apply(x)]
+        z = self.convolution.apply(x)
+        parts = [z if self.keep is None else z[self.keep], self.gradient.apply(x)]
         if self.pinned is not None:
             parts.append(x[self.pinned])
         return np.concatenate(parts)
 
     def adjoint(self, y: np.ndarray) -> np.ndarray:
         """Return U^T y."""
-        out = self.weights_t @ y[: self.split]
+        z = y[: self.split]
+        if self.keep is not None:
+            z = np.zeros(self.convolution.shape[0])
+            z[self.keep] = y[: self.split]
+        out = self.convolution.adjoint(z)
         out += self.gradient.adjoint(y[self.split : self._unit])
         if self.pinned is not None:
             out[self.pinned] += y[self._unit :]
@@ -110,20 +127,43 @@ class LayerSystem(Operator):
 
     @cached_property
     def path(self) -> str:
-        """``column``, ``row``, ``dense``, ``blocks`` or ``gram``, see the class."""
+        """``blocks``, ``column``, ``row``, ``dense``, ``damped`` or ``gram``, see the class."""
         w = self.convolution
         large = min(self.shape) > DENSE_LIMIT
         if large and self._blocks.condition <= gram.BLOCK_CONDITION:
             return "blocks"
         plain = self.keep is None and self.pinned is None
-        few = w.is_tall or self.gradient.shape[0] <= KERNEL_ROWS
-        if plain and few and w.factor_pays and w.factor is not None:
+        few = w.is_tall or self.gradient.shape[0] <= limits.KERNEL_ROWS
+        if plain and few and w.band_pays and w.factor is not None:
             return "column" if w.is_tall else "row"
+        if large and plain and not w.band_pays and w.grid_fits(np.float32):
+            return self._by_cost()
         return "gram" if large else "dense"
+
+    def _by_cost(self) -> str:
+        """Path of a large layer whose W may have full column rank, by operations and bytes."""
+        w, n = self.convolution, self.shape[1]
+        cost, dense = w.dissection.cost, n**3 / 3
+        fits = n <= limits.MOST_DENSE
+        if dense < QUICK or (fits and FASTER * cost.operations > dense):
+            return "gram"
+        if w.factor is None:
+            return "gram" if fits or not w.grid_fits(np.float64) else "damped"
+        strength = gram.largest_singular_value(self.gradient.normal, n, 15) ** 2
+        steps = CG_STEPS * np.sqrt(1.0 + strength / w.eigenvalues[1])
+        each = cost.solve + 4.0 * (w.entries + w.conv_shape.channels * self.gradient.block.size)
+        return "gram" if fits and steps * each > dense else "column"
+
+    @cached_property
+    def _damped(self) -> GridFactor:
+        damping = gram.DAMPING * float(np.square(self.convolution.weight).sum())
+        factor = self.convolution.grid_factor(np.float64, damping)
+        assert factor is not None
+        return factor
 
     @cached_property
     def _blocks(self) -> gram.ChannelBlocks:
-        return gram.ChannelBlocks(self.gradient, self.weights, self.weights_t)
+        return gram.ChannelBlocks(self.gradient, lambda: self.weights)
 
     def _normal_factor(self) -> gram.NormalFactor:
         parts = (self.convolution, self.gradient, self.keep, self.pinned)
@@ -148,7 +188,10 @@ class LayerSystem(Operator):
 
     def balanced(self, factor: float = 1.0) -> LayerSystem:
         """Scale K's rows, filter by filter, to `factor` times the length of W's."""
-        gradient = self.gradient.scaled(self._filter_factors(factor))
+        return self._scaled(self._filter_factors(factor))
+
+    def _scaled(self, factors: np.ndarray) -> LayerSystem:
+        gradient = self.gradient.scaled(factors)
         return LayerSystem(self.convolution, gradient, self.keep, self.pinned)
 
     def balance(self, values: np.ndarray, factor: float = 1.0) -> tuple[LayerSystem, np.ndarray]:
@@ -156,12 +199,33 @@ class LayerSystem(Operator):
 
         It has the rank of U, and the same solution if `values` is consistent. If V has only
         rounding errors in proportion to each row, small gradients are thereby weighted by their
-        accuracy.
+        accuracy. In a large layer that W alone determines, no filter's rows get more weight than
+        their errors allow, see `_trusted`.
         """
         factors, scaled = self._filter_factors(factor), values.copy()
+        if self.path == "column" and isinstance(self.convolution.factor, GridFactor):
+            factors = np.minimum(factors, self._trusted(values))
         rows = scaled[self.split : self._unit].reshape(factors.size, -1)
         rows *= factors[:, None]
-        return self.balanced(factor), scaled
+        return self._scaled(factors), scaled
+
+    def _trusted(self, values: np.ndarray) -> np.ndarray:
+        """Ratios (O,) of the error of W's rows to that of K's rows, filter by filter.
+
+        At x = W^+ Z, W's rows leave ||W x − Z||² / (m − n), and K's what they do not fit: where a
+        value of Z near 0 has the wrong sign, a kinked activation's slope there is wrong, and so are
+        a filter's dJ/dZ and all its rows.
+        """
+        z, gradient = values[: self.split], values[self.split : self._unit]
+        x = self.convolution.solve(z)
+        spare = self.split - self.shape[1]
+        if not spare:
+            return np.full(self.gradient.delta.shape[0], np.inf)
+        own = float(np.sum(np.square(self.convolution.apply(x) - z))) / spare
+        misfit = np.square(self.gradient.apply(x) - gradient).reshape(len(self.gradient.delta), -1)
+        errors = misfit.mean(axis=1)
+        ratios = np.sqrt(own / np.where(errors > 0.0, errors, 1.0))
+        return np.where(errors > 0.0, ratios, np.inf)
 
     @cached_property
     def _kernel_part(self) -> gram.KernelPart:
@@ -263,7 +327,7 @@ class LayerSystem(Operator):
     def _full_rank_condition(self) -> float:
         """Condition number of U of full column rank by the factor of U^T U, else by its SVD."""
         size = self.shape[1]
-        if 8 * size * size <= gram.MATRIX_BYTES:
+        if size <= limits.MOST_DENSE:
             factor = self._normal_factor()
             lowest = float(gram.lowest_singular_values(self, factor, 1)[0])
             if lowest**2 >= ABOVE_DAMPING * factor.damping:
@@ -313,8 +377,11 @@ class LayerSystem(Operator):
             assert factor is not None
             first = factor.solve(self.convolution.adjoint(values[: self.split]))
             found = gram.refined_solve(self, factor.solve, values, first)
-            if found[2] == "converged" or self.shape[1] <= DENSE_LIMIT:
+            if found[2] == "converged" or not DENSE_LIMIT < self.shape[1] <= limits.MOST_DENSE:
                 return found
+        if self.path == "damped":
+            first = np.zeros(self.shape[1])
+            return gram.refined_solve(self, self._damped.solve, values, first)
         if self.path == "row":
             return self._kernel_part.solve(self, values), 0, "direct"
         if self.path == "dense":

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import PositiveFloat, PrivateAttr
 
 from gradleak.attacks.base import Attack, AttackerView, LayerFacts, Reconstruction
-from gradleak.attacks.closed_form.invertible import inapplicable
+from gradleak.attacks.closed_form.invertible import inapplicable, too_large
 from gradleak.models.activations import INSIDE
 from gradleak.models.chain import Chain
 from gradleak.settings.fields import AmountOrName
@@ -39,7 +39,9 @@ class Copa(Attack):
 
     def applies(self, chain: Chain) -> str | None:
         """See `gradleak.attacks.base.Attack`."""
-        return inapplicable(chain)
+        # Only the image itself comes from a linear system, unless R-GAP's solutions are the start.
+        layers = 1 if self.start == "random" else None
+        return inapplicable(chain) or too_large(chain, layers)
 
     def run(self, view: AttackerView, seed: int) -> Reconstruction:
         """See `gradleak.attacks.base.Attack`; `seed` draws the initial values."""

@@ -3,6 +3,9 @@
 from gradleak.models.activations import INVERTIBLE
 from gradleak.models.chain import Chain, ConvLayer
 
+# Unknowns of layers that are solved whatever their shape.
+SMALL = 10_000
+
 
 def inapplicable(chain: Chain, hidden: tuple[str, ...] = INVERTIBLE) -> str | None:
     """Return why a walk that inverts activations `hidden` cannot run on `chain`, or None."""
@@ -24,4 +27,17 @@ def inapplicable(chain: Chain, hidden: tuple[str, ...] = INVERTIBLE) -> str | No
                 f"{name} is followed by '{layer.activation.name}', which has no inverse; choose "
                 f"one of {', '.join(allowed)}."
             )
+    return None
+
+
+def too_large(chain: Chain, layers: int | None = None) -> str | None:
+    """Return why the first `layers` convolutions, by default all, are not solved, or None."""
+    if all(layer.shape.unknowns <= SMALL for layer in chain.convolutions[:layers]):
+        return None
+    from gradleak.operators import limits
+
+    for layer in chain.convolutions[:layers]:
+        masked = layer.activation.name == "relu"
+        if why := limits.too_large(layer.shape, masked):
+            return f"{chain.name}: {layer.name} {why}."
     return None

@@ -104,6 +104,7 @@ class _Walk:
             facts.append(replace(answer.facts, free=task.free))
             if not np.all(np.isfinite(answer.x)):
                 raise NumericsError(f"The solution of {layer.name} is not finite.")
+            task.system.convolution.release()
             x, z_known = answer.x.astype(x.dtype), answer.z_before
             back = task.system.convolution.adjoint(delta).astype(x.dtype)
         notes = [facts[-1].stop, *([begin.note] if begin.note else [])]

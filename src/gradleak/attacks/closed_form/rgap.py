@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import PrivateAttr
 
 from gradleak.attacks.base import Attack, AttackerView, LayerFacts, Reconstruction
-from gradleak.attacks.closed_form.invertible import inapplicable
+from gradleak.attacks.closed_form.invertible import inapplicable, too_large
 from gradleak.models.activations import INSIDE, NAMES
 from gradleak.models.chain import Chain, ConvLayer
 from gradleak.settings.fields import Precision
@@ -76,7 +76,7 @@ class RGap(Attack):
 
     def applies(self, chain: Chain) -> str | None:
         """See `gradleak.attacks.base.Attack`."""
-        return inapplicable(chain, NAMES)
+        return inapplicable(chain, NAMES) or too_large(chain)
 
     def run(self, view: AttackerView, seed: int) -> Reconstruction:
         """See `gradleak.attacks.base.Attack`; deterministic, `seed` is ignored."""
