@@ -252,6 +252,30 @@ rule library_study:
         "../scripts/library_study.py"
 
 
+# R-GAP on photographs of ImageNet's size.
+rule photo:
+    input:
+        data=PATHS.dataset("imagenet", "val"),
+    output:
+        table="results/benchmarks/photo.csv",
+        pdf="figures/photo.pdf",
+        png="figures/photo.png",
+    log:
+        "results/logs/benchmarks/photo.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    resources:
+        **resources.doubling(9000, 60),
+    params:
+        source=resolve("imagenet", CONFIG.images),
+        side=40 if CONFIG.scale == "smoke" else 224,
+        code=code("benchmarks.photo"),
+    message:
+        "Reconstruct photographs with R-GAP"
+    script:
+        "../scripts/photo.py"
+
+
 # Networks under audit, each kept in a folder as it is done.
 rule networks_study:
     output:
