@@ -169,6 +169,7 @@ def test_a_grade_that_rests_on_matches_alone_says_so():
     none = unchanged.model_copy(update={"read": 0, "partly": 0, "leak": 0.0})
     found = tree(audit("partly", changes=(none, *others))).one("section", id="verdict")
     assert "The grade rests on matches alone: answers may show nothing to the eye" in found.text()
+    assert "It leaks traces" in found.text() and "It leaks in part" not in found.text()
 
 
 def test_names_are_shown_as_they_are_and_make_no_elements():

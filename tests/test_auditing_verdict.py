@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.ndimage import gaussian_filter
 from scipy.stats import binomtest
 
 import audit_samples
@@ -15,6 +16,7 @@ from audit_samples import not_applicable, price
 from audited import CPU, bench, changes, network_of, pooled, solvable
 from benchmarks import grades
 from gradleak.client.defences.gaussian_noise import GaussianNoise
+from gradleak.scoring.metrics import image as metrics
 from gradleak.training.data import divide
 from gradleak.training.engine import Trainer
 from gradleak.training.recipe import Recipe
@@ -54,6 +56,21 @@ def test_a_picture_of_one_colour_is_never_read(judge):
     # Neither is the mean of all pictures; one picture at most is the nearest to it.
     grades_of_mean = [scored(judge, k, judge.pool[40:].mean(0)).grade for k in range(40)]
     assert "read" not in grades_of_mean and grades_of_mean.count("partly") <= 1
+
+
+def test_a_blur_of_a_dull_picture_is_not_read_in_part_for_its_brightness():
+    """By its PSNR alone; one colour comes as near to many a photo."""
+    judge = Judge(from_embedded((3, 32, 32), 10).pool(120, 1))
+    near = 0
+    for number in range(120):
+        original = judge.pool[number]
+        blurred = gaussian_filter(original, (0, 6, 6))
+        found = scored(judge, number, blurred)
+        near += found.psnr >= 15 and found.ssim < 0.3 and found.matched
+        if found.ssim < 0.3 and found.grade == "partly":
+            flat = np.broadcast_to(original.mean((1, 2), keepdims=True), original.shape)
+            assert metrics.psnr(original, blurred) >= metrics.psnr(original, flat) + 3.0
+    assert near >= 5
 
 
 def test_the_picture_itself_is_read_and_so_it_is_under_little_noise(judge):

@@ -91,7 +91,8 @@ def test_without_extras_all_can_be_imported_but_what_names_its_extra(installed):
     assert done.returncode == 0, done.stderr
     missing = json.loads(done.stdout)
     sentence = re.compile(
-        r'MissingExtra: (\w+) is not installed; install it with pip install "gradleak\[(\w+)\]"\.'
+        r"MissingExtra: (\w+) is not installed; it comes with gradleak's extra '(\w+)': pip "
+        r'install "\.\[\2\]" in a checkout, or "FILE\.whl\[\2\]"\.'
     )
     found = {module: sentence.fullmatch(words) for module, words in missing.items()}
     assert all(found.values()), {module: missing[module] for module in found if not found[module]}
@@ -168,7 +169,11 @@ def test_options_are_keys_of_an_entry_and_a_limit_decides_the_exit_status(audits
     wanted |= {"samples": {"folder": "mine"}, "weights": "w.pth", "loss": "raw_logits"}
     assert entry.items() >= (wanted | {"mode": "training", "seed": 0, "count": None}).items()
     said, sentence = capsys.readouterr(), audit_samples.audit().verdict.sentence
-    assert said.out.splitlines() == [sentence, "Page: out/x/report.html"] and not said.err
+    first, quick, page = said.out.splitlines()
+    assert (first, page, said.err) == (sentence, "Page: out/x/report.html", "")
+    assert (
+        quick == "At scale smoke this is a quick look, and no evidence; leave --scale out for one."
+    )
     common = ["audit", "torchvision:resnet18", "--input=3,8,8"]
     for options, status in (
         (["--limit", "0"], 1),
@@ -178,7 +183,7 @@ def test_options_are_keys_of_an_entry_and_a_limit_decides_the_exit_status(audits
         assert cli.main([*common, *options]) == status
         said = capsys.readouterr()
         assert ("more than limit" in said.err) == (status == 1)
-        assert "Page: audit/report.html" in said.out
+        assert "Page: audit/report.html" in said.out and "quick look" not in said.out
     assert audits[-1][1]["network"] == {"torchvision": "resnet18", "arguments": {}}
 
 

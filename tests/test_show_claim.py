@@ -77,13 +77,24 @@ def _part(claim, name):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("", f"Name a claim, such as {CELL}; docs/results/claims.html lists all "),
+        ("", f"Name a claim, such as {CELL}; gradleak claim --list lists all "),
         ("copa.tabel2", "There is no recorded claim 'copa.tabel2'; near it are copa.table2."),
         ("TRUCK.rgap.mse", "near it are copa.table2.fig1.v1.truck.rgap.mse, "),
-        ("zzzz", "There is no recorded claim 'zzzz'; docs/results/claims.html lists all "),
+        ("zzzz", "There is no recorded claim 'zzzz'; gradleak claim --list lists all "),
     ],
 )
 def test_without_a_known_id_one_sentence_names_near_ones(name, words, capsys):
     assert cli.main(["claim", name]) == 2
     found = capsys.readouterr()
     assert words in found.err and found.err.count("\n") == 1 and not found.out
+
+
+def test_claims_are_listed_by_the_beginning_of_their_ids(capsys):
+    assert cli.main(["claim", "--list"]) == 0
+    every = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in every] == [*RECORD.rows]
+    assert cli.main(["claim", "--list", "copa.table2."]) == 0
+    few = capsys.readouterr().out.splitlines()
+    assert f"{CELL}: {RECORD.rows[CELL]['verdict']}" in few and len(few) < len(every) / 10
+    assert all(line.startswith("copa.table2.") for line in few)
+    assert cli.main(["claim", "--list", "tabel2"]) == 2

@@ -46,5 +46,6 @@ def require_extra(extra: str, package: str) -> None:
     """Raise `MissingExtra` unless a package can be imported, which is not imported by this."""
     if find_spec(package) is None:
         raise MissingExtra(
-            f'{package} is not installed; install it with pip install "gradleak[{extra}]".'
+            f"{package} is not installed; it comes with gradleak's extra '{extra}': pip install "
+            f'".[{extra}]" in a checkout, or "FILE.whl[{extra}]".'
         )

@@ -112,7 +112,7 @@ def audit(
     name
         Title on the page.
     loss, mode, count, seeds, batches, offset, std, scale, device
-        As in an entry of ``audit`` in config.yaml; see docs/audit.md.
+        As in an entry of ``audit`` in examples/audit.yaml; see docs/audit.md.
     redraw
         Returns the network initialized with another seed. By default only the weights of `model`
         are audited.

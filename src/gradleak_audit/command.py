@@ -63,6 +63,7 @@ def run(given: argparse.Namespace) -> int:
     from gradleak_audit import from_config
     from gradleak_audit.api import Report
     from gradleak_audit.report import ci_gate, files
+    from gradleak_audit.result import QUICK
 
     # It may lie where this audit writes its own.
     baseline = files.read(settings["baseline"]) if settings["baseline"] else None
@@ -71,6 +72,8 @@ def run(given: argparse.Namespace) -> int:
     report = Report(found.timed, found.pictures)
     page = report.save(given.output, command=shlex.join(["gradleak", *given.argv]))
     print(report.verdict)
+    if given.scale == QUICK:
+        print(f"At scale {QUICK} this is a quick look, and no evidence; leave --scale out for one.")
     print(f"Page: {page}")
     if settings["limit"] is not None or baseline is not None:
         try:

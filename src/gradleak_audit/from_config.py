@@ -85,8 +85,8 @@ def _images(settings: Mapping[str, Any], dataset: str | None) -> Source:
     def give(size: Size, found: int) -> Samples:
         if classes is not None and found != max(classes, 2):
             raise ConfigError(
-                f"classes: {classes}, but the network gives {found} scores; correct classes:, or "
-                "the network's arguments."
+                f"classes: {classes}, but the network gives {found} scores; correct classes, or "
+                "the network's arguments (of torchvision's networks: num_classes)."
             )
         return own(size, found)
 

@@ -1,7 +1,8 @@
 """Show one recorded claim: ``gradleak claim ID``.
 
 Its sentence or cell in the paper, its query and tolerance, the recorded verdict, the files that it
-rests on, and the commands that judge and remake it in a checkout.
+rests on, and the commands that judge and remake it in a checkout. ``gradleak claim --list`` names
+all, and with the beginning of an id those of a paper, a table or a figure.
 """
 
 import argparse
@@ -25,7 +26,6 @@ from gradleak.errors import ConfigError
 from gradleak.runtime.provenance import ROOT, TREE
 
 EXAMPLE = "copa.table2.fig1.v1.truck.copa.mse"
-PAGE = "docs/results/claims.html"
 NEAR = 5  # names that are offered for an unknown one
 WIDTH = 10  # letters of a label
 
@@ -66,7 +66,7 @@ class Record:
 
     def unknown(self, name: str) -> str:
         """Say that there is no such claim, and which are near."""
-        every = f"{PAGE} lists all {len(self.rows):,}"
+        every = f"gradleak claim --list lists all {len(self.rows):,}"
         if not name:
             return f"Name a claim, such as {EXAMPLE}; {every}."
         # A misspelt table or figure is near the beginning of an id, not the whole of it.
@@ -200,9 +200,17 @@ def _commands(row: Row, claim: Claim | None) -> Iterator[tuple[str, str]]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to a parser."""
     parser.add_argument("id", nargs="?", default="", help=f"claim, such as {EXAMPLE}")
+    parser.add_argument("--list", action="store_true", help="ids that begin so, with verdicts")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a claim."""
-    print("\n".join(lines(Record.read(), arguments.id)))
+    """Print a claim, or the ids and verdicts of those that begin alike."""
+    record = Record.read()
+    if arguments.list:
+        rows = [row for name, row in record.rows.items() if name.startswith(arguments.id)]
+        if not rows:
+            raise ConfigError(record.unknown(arguments.id))
+        print("\n".join(f"{row['id']}: {row['verdict']}" for row in rows))
+    else:
+        print("\n".join(lines(record, arguments.id)))
     return 0

@@ -35,8 +35,8 @@ class Threshold:
 THRESHOLDS: dict[Grade, Threshold] = {"read": Threshold(0.5, 20.0), "partly": Threshold(0.3, 15.0)}
 # The best uniform colour has a high SSIM and PSNR with a dull image, and the mean of all has with a
 # digit. So what is read has an error (1 − SSIM or MSE) of at most these shares of theirs. Digits
-# recognisably reconstructed by Inverting Gradients in LeNet have 0.64 to 0.89 of the mean's. For
-# what is read in part a match has to do: the mean matches one image of all.
+# recognisably reconstructed by Inverting Gradients in LeNet have 0.64 to 0.89 of the mean's. For a
+# part that is read by its PSNR only colours count: the mean matches one image of all.
 OF_COLOUR, OF_MEAN = 0.5, 0.9
 # Side of SSIM's window.
 WINDOW = 7
@@ -105,12 +105,13 @@ class Judge:
         blank = [(np.broadcast_to(c[:, None, None], original.shape), OF_COLOUR) for c in colours]
         blank.append((self.pool.mean(0), OF_MEAN))
         read, partly = THRESHOLDS["read"], THRESHOLDS["partly"]
-        psnr, ssim = read.psnr, read.ssim
+        psnr, ssim, least = read.psnr, read.ssim, partly.psnr
         for one, share in blank:
-            psnr = max(psnr, metrics.psnr(original, one) - 10.0 * float(np.log10(share)))
+            beyond = metrics.psnr(original, one) - 10.0 * float(np.log10(share))
+            psnr, least = max(psnr, beyond), least if share == OF_MEAN else max(least, beyond)
             if (found := self._ssim(number, one)) is not None:
                 ssim = max(ssim, 1.0 - share * (1.0 - found))
-        return {"read": (psnr, ssim), "partly": (partly.psnr, partly.ssim)}
+        return {"read": (psnr, ssim), "partly": (least, partly.ssim)}
 
     def _ssim(self, number: int, answer: np.ndarray) -> float | None:
         has_window = min(self.pool.shape[2:]) >= WINDOW
