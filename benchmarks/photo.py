@@ -20,8 +20,9 @@ import gradleak
 from benchmarks.runner import Facts, measure
 from gradleak.plotting import style
 
-# Filters of each layer: two of 4x4 with stride 2, then of 3x3. In the first network each layer has a
-# third or an eighth more outputs than unknowns, in the second a twentieth; the last has twice as many.
+# Filters of each layer: two of 4x4 with stride 2, then of 3x3. In the first network layers have a
+# third or an eighth more outputs than unknowns, in the second down to a twentieth; the last ones
+# have twice as many.
 NETWORKS: Mapping[str, tuple[int, ...]] = {
     "four layers": (16, 72, 80, 160),
     "six layers": (16, 72, 76, 80, 84, 160),
