@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import copa_settings, dense, pipeline, rgap, runner, speed, threads
+from benchmarks import copa_settings, dense, photo, pipeline, rgap, runner, speed, threads
 from chains import captured, chain, conv, parts, shared, system
 from conftest import ROOT
 from gradleak.analysis import copa_index
@@ -348,3 +348,19 @@ def test_few_images_and_steps_make_a_config_that_is_accepted():
     assert max(t.count or 0 for t in few.targets.values()) == threads.FEW["count"]
     assert few.attacks["dlg"].iterations == threads.FEW["iterations"]
     assert few.models == config.models
+
+
+def test_photographs_are_attacked_each_in_a_process_and_drawn(monkeypatch, tmp_path):
+    monkeypatch.setattr(photo, "NETWORKS", {"four layers": photo.NETWORKS["four layers"]})
+    y, x = np.mgrid[:24, :24] / 23.0
+    table, figure = photo.compare([np.stack([x, y, x * y])])
+    (row,) = table.to_dict("records")
+    # Of the last convolution, whose input has 80 channels at a quarter of the side.
+    assert (row["side"], row["unknowns"]) == (24, 80 * 6 * 6) and row["gib"] > 0.1
+    # K determines layers this small, up to float32's rounding of the gradient.
+    assert row["psnr"] > 80.0 and row["distance"] < 1e-4
+    titles = [axis.get_title() for axis in figure.axes]
+    assert titles[1].startswith(f"R-GAP, four layers: PSNR {row['psnr']:.1f} dB, ")
+    shown, answer, apart = (np.asarray(axis.images[0].get_array()) for axis in figure.axes)
+    np.testing.assert_allclose(shown, answer, atol=1e-3)
+    np.testing.assert_allclose(apart, np.clip(0.5 + 100.0 * (answer - shown), 0, 1))

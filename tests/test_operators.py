@@ -342,7 +342,7 @@ def test_svd_falls_back_where_divide_and_conquer_gives_up(monkeypatch):
 
 def test_the_condition_of_a_tiny_matrix():
     matrix = sparse.csr_matrix(np.diag([2.0, 10.0]))
-    largest, smallest = BandCholesky(matrix, np.arange(2)).ends()
+    largest, smallest = BandCholesky(matrix, np.arange(2)).extremes()
     assert largest / smallest == pytest.approx(5.0)
 
 

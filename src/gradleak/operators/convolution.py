@@ -29,7 +29,7 @@ KEPT_BYTES = 2**28
 MOST_ENTRIES = 2 * 10**7
 
 Map = Callable[[np.ndarray], np.ndarray]
-Ends = tuple[float, float]
+Extremes = tuple[float, float]
 
 
 class BandCholesky:
@@ -59,12 +59,12 @@ class BandCholesky:
     def _solve_ordered(self, rhs: np.ndarray) -> np.ndarray:
         return cho_solve_banded((self._factor, True), rhs, check_finite=False)
 
-    def ends(self) -> Ends:
-        """Largest and smallest eigenvalue of G, see `ends`."""
-        return ends(self.gram.tocsr(), self._solve_ordered, self.gram.shape[0])
+    def extremes(self) -> Extremes:
+        """Largest and smallest eigenvalue of G, see `extreme_eigenvalues`."""
+        return extreme_eigenvalues(self.gram.tocsr(), self._solve_ordered, self.gram.shape[0])
 
 
-def ends(normal: Any, inverse: Map, size: int) -> Ends:
+def extreme_eigenvalues(normal: Any, inverse: Map, size: int) -> Extremes:
     """Largest and smallest eigenvalue of G by Lanczos to 1 %; the smallest is 0 where that fails.
 
     `normal` applies G (size, size), as a matrix or an operator, and `inverse` G^-1.
@@ -99,7 +99,7 @@ class Convolution(Operator):
         self.weight = weight.astype(np.float64)
         self.conv_shape = shape
         # Largest and smallest of W^T W or W W^T, once `factor` is known.
-        self.eigenvalues: Ends = (0.0, 0.0)
+        self.eigenvalues: Extremes = (0.0, 0.0)
         self.shape = (shape.filters * shape.positions, shape.unknowns)
 
     @cached_property
@@ -173,7 +173,7 @@ class Convolution(Operator):
 
     @cached_property
     def dissection(self) -> Dissection:
-        """How a `GridFactor` divides the image."""
+        """Nested dissection of the image for a `GridFactor`."""
         return Dissection(self.conv_shape)
 
     def grid_fits(self, dtype: npt.DTypeLike) -> bool:
@@ -202,7 +202,7 @@ class Convolution(Operator):
             except LinAlgError:
                 continue
             if factor is not None:
-                self.eigenvalues = self._ends(factor)
+                self.eigenvalues = self._extremes(factor)
                 if self.eigenvalues[0] <= limit**2 * self.eigenvalues[1]:
                     return factor
         return None
@@ -227,17 +227,19 @@ class Convolution(Operator):
         fits = self.grid_fits(dtype)
         return GridFactor(self.weight, self.dissection, damping, dtype) if fits else None
 
-    def _ends(self, factor: BandCholesky | GridFactor) -> Ends:
+    def _extremes(self, factor: BandCholesky | GridFactor) -> Extremes:
         if isinstance(factor, BandCholesky):
-            return factor.ends()
+            return factor.extremes()
         size = self.shape[1]
         normal = LinearOperator((size, size), matvec=self.normal, dtype=np.float64)
-        return ends(normal, factor.solve, size)
+        return extreme_eigenvalues(normal, factor.solve, size)
 
     def solve(self, y: np.ndarray) -> np.ndarray:
         """Return W^+ y for y (O·P,); `NumericsError` if W is not of full column rank."""
         if not self.is_tall or self.factor is None:
-            raise NumericsError("The pull-back constraint needs a W of full column rank.")
+            raise NumericsError(
+                "W lacks full column rank, which least squares and the pull-back constraint need."
+            )
         x = self.factor.solve(self.adjoint(y))
         if isinstance(self.factor, GridFactor):
             for _ in range(REFINEMENTS):

@@ -96,7 +96,7 @@ class Front:
 
 
 class Cost(NamedTuple):
-    """What a factor takes."""
+    """Operations and memory of a factor."""
 
     operations: float  # of the factorisation
     solve: float  # operations of a solve
@@ -104,7 +104,7 @@ class Cost(NamedTuple):
 
 
 class Dissection:
-    """How a convolution's W^T W is dissected, without its numbers."""
+    """Nested dissection of a convolution's output positions, without its numbers."""
 
     def __init__(self, shape: ConvShape) -> None:
         self.shape = shape

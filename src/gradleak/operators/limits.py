@@ -1,6 +1,7 @@
 """Sizes up to which layers are solved, from sizes alone."""
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +35,12 @@ def grid_bytes(shape: ConvShape, dtype: npt.DTypeLike) -> float:
     """Bytes of a `GridFactor` and of its computation; infinite where W lacks full column rank."""
     if not is_tall(shape) or shape.covered < shape.unknowns:
         return math.inf
-    return float(Dissection(shape).cost.numbers * np.dtype(dtype).itemsize)
+    return float(_numbers(shape) * np.dtype(dtype).itemsize)
+
+
+@lru_cache(256)
+def _numbers(shape: ConvShape) -> float:
+    return Dissection(shape).cost.numbers
 
 
 def too_large(shape: ConvShape, masked: bool) -> str:
