@@ -213,12 +213,20 @@ def test_a_misspelt_target_gets_the_nearest():
     rules = [
         rule("figures", reads=["figures/one.pdf"]),
         rule("audits", reads=["results/audit/lenet/page.html"]),
-        rule("page", "results/audit/{audit}/page.html", wildcards=True),
+        rule("notebooks", reads=["results/notebooks/copa.html"]),
+        rule("page", "results/audit/{audit,lenet|vgg16}/page.html", wildcards=True),
+        rule("shown", "results/experiments/{experiment,copa_pair|rgap_bias}.html", wildcards=True),
+        rule("key", r"results/clients/{model,lenet|vgg16}/{client,\d+}.csv", wildcards=True),
     ]
     for target, nearest in (
         ("figurs", "figures"),
         ("figures/one.pdv", "figures/one.pdf"),
         ("results/audit/lennet/page.html", "results/audit/lenet/page.html"),
+        ("results/audit/vg16/page.html", "results/audit/vgg16/page.html"),
+        ("results/experiments/copa_par.html", "results/experiments/copa_pair.html"),
+        ("results/experiments/nothing.html", ""),
+        ("results/experimens/copa_pair.html", "results/experiments/copa_pair.html"),
+        ("results/clients/lennet/3.csv", "results/clients/lenet/3.csv"),
         ("quite/another/thing", ""),
     ):
         meant, said = f" (did you mean '{nearest}'?)" * bool(nearest), hints.unknown(target, rules)

@@ -19,11 +19,15 @@ LIKENESS = 0.65  # least similarity, from 0 to 1, of a suggestion: 'dgl' for 'dl
 MOST_CHOICES = 10  # most ids listed in a message; the nearest one is always named
 
 
+def closest(word: str, choices: Iterable[str]) -> str:
+    """Choice most similar to `word`; empty if none is similar."""
+    return next(iter(difflib.get_close_matches(word, choices, 1, LIKENESS)), "")
+
+
 def nearest(word: str, choices: Iterable[str]) -> str:
     """Suggest another choice that `word` may have been meant for; empty without one."""
-    others = [choice for choice in choices if choice != word]
-    close = difflib.get_close_matches(word, others, 1, LIKENESS)
-    return f" (did you mean '{close[0]}'?)" if close else ""
+    close = closest(word, [choice for choice in choices if choice != word])
+    return f" (did you mean '{close}'?)" if close else ""
 
 
 def sentence(error: ValidationError, model: type[BaseModel]) -> str:

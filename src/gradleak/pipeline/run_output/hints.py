@@ -1,15 +1,20 @@
 """Hints of a run beyond its jobs: locations of data and results, similar targets."""
 
+import re
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gradleak.config.loader import ROOT_VARIABLE
 from gradleak.data.catalogue import CATALOGUE
-from gradleak.settings.validation_messages import nearest
+from gradleak.settings.validation_messages import closest, nearest
 
 # Largest number of paths listed one by one at a run's end; of more, the folders.
 MOST_PATHS = 12
+# A wildcard of an output, with the values that it may have.
+WILDCARD = re.compile(r"\{\w+(?:,([^{}]*))?\}")
+IDS = re.compile(r"\w+(\|\w+)*")  # such as a|b
 EMBEDDED = tuple(name for name, info in CATALOGUE.items() if info.source == "embedded")
 
 
@@ -32,12 +37,47 @@ def wants_data(jobs: Iterable[Any], root: str) -> bool:
 
 
 def unknown(target: str, rules: Collection[Any]) -> str:
-    """Sentence on a target that no rule makes, with the most similar one."""
+    """Sentence on a target that no rule makes, with the most similar one, of its kind if any is."""
     known = {rule.name for rule in rules if not rule.has_wildcards()}
-    paths = (path for rule in rules for path in (*rule.output, *rule.input))
-    known |= {str(path) for path in paths if isinstance(path, str) and "{" not in path}
-    said = f"gradleak: No rule makes '{target}'{nearest(target, sorted(known))}"
+    inputs = (path for rule in rules for path in rule.input)
+    known |= {str(path) for path in inputs if isinstance(path, str) and "{" not in path}
+    patterns = [_Pattern.of(path) for rule in rules for path in rule.output]
+    known |= {path for pattern in patterns for path in pattern.paths()}
+    kind = [path for pattern in patterns if (path := pattern.meant(target)) is not None]
+    said = f"gradleak: No rule makes '{target}'{nearest(target, kind or sorted(known))}"
     return f"{said}; README.md lists what can be asked for, docs/targets.md the files between."
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    """Path of an output: `texts`, and between them wildcards, each with the ids it may have."""
+
+    texts: list[str]
+    ids: list[list[str]]  # none for a wildcard that may be anything
+
+    @staticmethod
+    def of(path: str) -> "_Pattern":
+        parts = WILDCARD.split(path)
+        ids = [part.split("|") if part and IDS.fullmatch(part) else [] for part in parts[1::2]]
+        return _Pattern(parts[::2], ids)
+
+    def paths(self) -> list[str]:
+        """All paths, of a pattern with at most one wildcard, which has ids."""
+        if len(self.ids) == 1:
+            return [one.join(self.texts) for one in self.ids[0]]
+        return [] if self.ids else self.texts
+
+    def meant(self, target: str) -> str | None:
+        """Path that was meant; empty if no id is similar, None if `target` is of another kind."""
+        found = re.fullmatch("([^/]+)".join(map(re.escape, self.texts)), target)
+        if found is None or not any(self.ids):
+            return None
+        named = [
+            closest(value, ids) if ids else value
+            for value, ids in zip(found.groups(), self.ids, strict=True)
+        ]
+        pairs = zip(self.texts, [*named, ""], strict=True)
+        return "".join(map("".join, pairs)) if all(named) else ""
 
 
 def asked_for(jobs: Iterable[Any], targets: Iterable[str]) -> list[str]:
