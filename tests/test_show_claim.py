@@ -2,12 +2,14 @@
 
 import re
 import zipfile
+from typing import get_args
 
 import pytest
 
 from conftest import ROOT
 from gradleak import cli
 from gradleak.claims import show
+from gradleak.claims.statement import Rule
 
 RECORD = show.Record.read()
 CELL, SENTENCE, OURS = show.EXAMPLE, "fedkl.decline", "copa.c.full.fig1.twenty"
@@ -41,11 +43,42 @@ def test_a_cell_has_its_place_numbers_query_tolerance_and_commands(capsys):
 def test_a_sentence_has_its_parts_and_a_claim_of_ours_its_test(capsys):
     text = shown(SENTENCE, capsys)
     parts = [row for row in RECORD.rows.values() if row["part_of"] == SENTENCE]
-    assert parts and all(f"\n  {part['id']}: {part['verdict']}\n" in text for part in parts)
+    for part in parts:
+        assert f"\n  {part['id']}: {part['verdict']}\n    {part['statement']}\n" in text
+    assert len(parts) > 5
     assert "-- results/record/fedkl  #" in text and "docs/results/fedkl/fedkl_accuracy.csv" in text
     assert f"part of    {SENTENCE}\n" in shown(parts[0]["id"], capsys)
     text = shown(OURS, capsys)
-    assert "(ours)\n" in text and re.search(r"test +p \S+, holm \S+\n", text)
+    assert "(ours)\n" in text
+
+
+def test_words_of_a_verdict_are_explained_where_they_stand(capsys):
+    text = shown("fedkl.table3.lenet.share", capsys)
+    for words in (
+        "window     ± 0.005 (results that agree with the paper)",
+        "closeness  as printed (how near ours is to the paper's number)",
+        "query (which results, and how they are evaluated)",
+        "tolerance share (it agrees if the two are at most `amount` apart)",
+    ):
+        assert f"\n{words}\n" in text
+    assert re.search(r"test +p \S+, holm \S+ \(adjusted for all tests\)", shown(OURS, capsys))
+    assert set(show.RULES) == set(get_args(Rule))
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("fedkl.gap.lenet_mnist", "it rests on the paper's numbers alone, without a run"),
+        ("rgap.fig1.zero", "it rests on formulas alone, without a run"),
+        ("fedkl.gap", "it rests on the paper's numbers alone, without a run"),
+        ("mkor.speed", "no run here decides it"),
+        ("mkor.table1.gi.server", "no run here decides it"),
+    ],
+)
+def test_a_claim_that_needs_no_run_asks_for_none(name, why, capsys):
+    text = shown(name, capsys)
+    assert "snakemake" not in text and "laptop scale" not in text and "\nruns " not in text
+    assert text.endswith(f"recorded  # judges the record again, in a minute; {why}\n")
 
 
 def test_every_file_that_a_claim_names_is_there():

@@ -21,13 +21,23 @@ from gradleak.claims.forms.base import PAPER
 from gradleak.claims.load import load
 from gradleak.claims.model import Claim, Claims
 from gradleak.claims.outcome import joined
-from gradleak.claims.statement import LAYERED
+from gradleak.claims.statement import LAYERED, Rule
 from gradleak.errors import ConfigError
 from gradleak.runtime.provenance import ROOT, TREE
 
 EXAMPLE = "copa.table2.fig1.v1.truck.copa.mse"
 NEAR = 5  # names that are offered for an unknown one
 WIDTH = 10  # letters of a label
+# When the paper and ours agree, by the rule of a tolerance.
+RULES: dict[Rule, str] = {
+    "prediction": "the paper's value lies where one further run of ours would",
+    "mean": "the paper's value lies in the interval of our mean",
+    "absolute": "the two are at most `amount` apart",
+    "at_most": "ours is at most `amount`",
+    "at_least": "ours is at least `amount`",
+    "alpha": "a test has p < `alpha`",
+    "equivalence": "the interval of the difference lies within ± `amount`",
+}
 
 Row = dict[str, Any]  # of a claims file
 
@@ -110,7 +120,7 @@ def lines(record: Record, name: str) -> Iterator[str]:
         yield from _asked(claims, claim)
     if parts:
         yield "\nparts"
-        yield from (f"  {part['id']}: {part['verdict']}" for part in parts)
+        yield from (f"  {p['id']}: {p['verdict']}\n    {p['statement']}" for p in parts)
     yield "\nfiles"
     yield from (f"  {path}" for path in _files(row, own))
     yield "\nin a checkout"
@@ -119,6 +129,17 @@ def lines(record: Record, name: str) -> Iterator[str]:
 
 def _labelled(found: Mapping[str, object]) -> Iterator[str]:
     return (f"{label:{WIDTH}} {text}" for label, text in found.items() if text != "")
+
+
+def _without_run(row: Row) -> str:
+    """Say what a claim that needs no run rests on; empty if it rests on runs."""
+    read = list(filter(None, str(row["evidence"]).split(", ")))
+    if not read:
+        return "no run here decides it"
+    if not all(name == PAPER or "." in name for name in read):
+        return ""
+    what = "the paper's numbers" if PAPER in read else "formulas"
+    return f"it rests on {what} alone, without a run"
 
 
 def _cell(claim: Claim | None) -> str:
@@ -138,23 +159,31 @@ def _numbers(row: Row, claims: Claims, claim: Claim | None) -> dict[str, str]:
     there = row["low"] != "" or row["high"] != ""
     counts = [str(int(row[key])) for key in ("n_ok", "n") if row[key] != ""]
     ps = [f"{key} {number(row[key])}" for key in ("p", "holm") if row[key] != ""]
+    runs = not _without_run(row)
     return {
         "paper": printed or number(row["paper_value"]),
         "ours": joined(number(row["ours"]), what if row["ours"] != "" else ""),
         "interval": f"{interval} ({span})" if there and span else interval if there else "",
-        "runs" if claim else "judged": " of ".join(dict.fromkeys(counts)),
-        "window": str(row["window"]),
-        "closeness": str(row["closeness"]),
-        "test": ", ".join(ps),
-        "of": f"{row['images']} images, {row['scale']} scale",
+        ("runs" if runs else "checked") if claim else "judged": " of ".join(dict.fromkeys(counts)),
+        "window": _meaning(row["window"], "results that agree with the paper"),
+        "closeness": _meaning(row["closeness"], "how near ours is to the paper's number"),
+        "test": _meaning(", ".join(ps), "adjusted for all tests" if len(ps) > 1 else ""),
+        "of": f"{row['images']} images, {row['scale']} scale" if runs else "",
     }
+
+
+def _meaning(found: object, meaning: str) -> str:
+    return f"{found} ({meaning})" if found and meaning else str(found)
 
 
 def _asked(claims: Claims, claim: Claim) -> Iterator[str]:
     """Query and tolerance, as in the claims file."""
     query = claim.query.model_dump(mode="json", exclude_defaults=True)
-    tolerance = claims.tolerances[claim.tolerance].model_dump(mode="json", exclude_defaults=True)
-    for label, content in (("query", query), (f"tolerance {claim.tolerance}", tolerance)):
+    rule = claims.tolerances[claim.tolerance]
+    tolerance = rule.model_dump(mode="json", exclude_defaults=True)
+    agrees = f"tolerance {claim.tolerance} (it agrees if {RULES[rule.rule]})"
+    asked = "query (which results, and how they are evaluated)"
+    for label, content in ((asked, query), (agrees, tolerance)):
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=92)
         yield f"\n{label}"
         yield from (f"  {line}" for line in text.splitlines())
@@ -189,7 +218,13 @@ def _files(row: Row, claims: Sequence[Claim]) -> Iterator[str]:
 
 def _commands(row: Row, claim: Claim | None) -> Iterator[tuple[str, str]]:
     """Commands that judge a claim again and that make it from scratch, and what they do."""
-    yield "python -m gradleak.claims.recorded", "judges the record again, in a minute"
+    alone = _without_run(row)
+    yield (
+        "python -m gradleak.claims.recorded",
+        joined("judges the record again, in a minute", alone),
+    )
+    if alone:
+        return
     target, what = f"results/record/{row['paper']}", "everything that the paper's claims rest on"
     if claim is not None and claim.cell is not None:
         target, what = f"results/tables/{claim.cell.table}.csv", "the table with its verdicts"
