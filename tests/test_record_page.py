@@ -1,5 +1,6 @@
 """The page of the recorded claims: made from docs/results alone, complete, small, and usable."""
 
+import json
 import shutil
 
 import pandas as pd
@@ -16,6 +17,8 @@ RECORD, PAPERS = ROOT / "docs/results", ROOT / "papers"
 PAGE = RECORD / record_page.FILE
 SHOWN = """Array.from(document.querySelectorAll("tr[data-verdict]"))
     .filter(row => row.checkVisibility()).map(row => row.id)"""
+PAPERS_SHOWN = """Array.from(document.querySelectorAll(".paper"))
+    .filter(part => part.checkVisibility()).map(part => part.id)"""
 FIND = """(() => { const box = document.getElementById("words"); box.value = %r;
     box.dispatchEvent(new Event("input", {bubbles: true})); })()"""
 
@@ -39,13 +42,31 @@ def test_it_has_every_claim_with_its_verdict_no_picture_and_is_small():
     shown = [row for row in html.all("tr") if "data-verdict" in row.attributes]
     found = {row["id"]: (row["data-verdict"], row.all("td")[-1].text()) for row in shown}
     assert len(found) == len(shown)
-    claims = pd.concat(rows(name) for name in recorded.FILES.values())
+    parts = [rows(name) for name in recorded.FILES.values()]
+    claims = pd.concat(parts)
+    said = html.one("header").text()
+    for part, what in zip(parts, ("claims of the papers", "claims of ours", "parts"), strict=True):
+        assert f"{len(part)} {what}" in said
+    feet = [foot.all("td")[0].text() for foot in html.one("section", id="overview").all("tfoot")]
+    assert sorted(map(int, feet)) == sorted(map(len, parts)), "of each kind"
     assert set(found) == set(claims.id) and len(recorded.FILES) == len(KINDS)
     for claim in claims.itertuples():
         verdict, words = found[claim.id]
         assert verdict == claim.verdict and words.startswith(" ".join(claim.reason.split()))
     for link in (a["href"] for a in html.all("a")):
         assert link[1:] in text if link.startswith("#") else (RECORD / link).is_file()
+
+
+def test_it_tells_when_and_by_what_it_was_recorded():
+    html = parse(PAGE.read_text(encoding="utf-8"))
+    said, lead = html.one("section", id="made").text(), html.one("header").text()
+    for path in RECORD.glob(f"*/{recorded.RUN}"):
+        run = json.loads(path.read_text(encoding="utf-8"))
+        assert all(
+            f"{n} file" in said and commit[:10] in said for commit, n in run["commits"].items()
+        )
+        assert all(version in said for version in run["versions"].values())
+        assert run["made"][:10] in said and run["made"][:10] in lead
 
 
 def test_a_changed_verdict_is_on_the_page_and_a_folder_without_a_record_is_refused(
@@ -60,6 +81,9 @@ def test_a_changed_verdict_is_on_the_page_and_a_folder_without_a_record_is_refus
     html = parse((tmp_path / record_page.FILE).read_text(encoding="utf-8"))
     row = html.one("tr", id=table.loc[0, "id"])
     assert row["data-verdict"] == "differs" and "a <new> reason" in row.text()
+    (tmp_path / "rgap" / recorded.RUN).write_text("{")
+    assert record_page.main([str(tmp_path), "--papers", str(PAPERS)]) == 2
+    assert "run.json cannot be read" in capsys.readouterr().err
     assert record_page.main([str(tmp_path / "rgap")]) == 2
     assert "holds no paper's evidence.zip; name a record." in capsys.readouterr().err
 
@@ -74,6 +98,10 @@ def test_words_find_claims_and_axe_finds_nothing(browser, width, scheme):
     assert len(wanted) > 20 and len(tab.js(SHOWN)) < 200, "their tables opened"
     tab.js(FIND % "copa.table1.v1.layer1.kernel")
     assert tab.js(SHOWN) == ["copa.table1.v1.layer1.kernel"]
+    assert tab.js(PAPERS_SHOWN) == ["copa"], "no heading without a claim"
+    tags = """Array.from(document.querySelectorAll("tr[data-verdict] .tag"))
+        .filter(e => e.checkVisibility()).map(e => e.getBoundingClientRect())"""
+    assert tab.js(f"{tags}.every(box => box.left >= 0 && box.right <= innerWidth)")
     if not axe_missing():
         assert tab.axe() == []
     tab.js("document.querySelector('[type=reset]').click(); new Promise(d => setTimeout(d))")
@@ -86,18 +114,30 @@ def test_words_find_claims_and_axe_finds_nothing(browser, width, scheme):
 @pytest.mark.parametrize("width", [390, 1280])
 def test_keys_alone_filter_claims_and_text_has_both_halves_of_a_wide_window(browser, width):
     tab = browser.open(PAGE, width=width)
+    top = tab.js("document.getElementById('filter').getBoundingClientRect().top")
+    assert top < 420 and tab.js(f"{SHOWN}.length") > 10
     sides = """Array.from(document.querySelectorAll("#overview dl"),
-        e => e.getBoundingClientRect().right / innerWidth > 0.9)"""
+        e => e.checkVisibility() && e.getBoundingClientRect().right / innerWidth > 0.9)"""
+    assert tab.js(sides) == [False, False], "it is folded"
+    tab.js("document.querySelector('nav a').click(); new Promise(d => setTimeout(d))")
     assert tab.js(sides) == ([True, True] if width == 390 else [False, True])
-    tab.js("document.querySelector('[value=copa]').focus()")
+
+    def walk(there):
+        while not tab.js(f"document.activeElement.matches({there!r})"):
+            tab.press("Tab")
+
+    tab.js("document.querySelector('.skip').focus()")
+    walk("#words")
+    for key in "truck":
+        tab.press(key)
+    assert tab.js(PAPERS_SHOWN) and all(".truck." in name for name in tab.js(SHOWN)[:5])
+    walk("[value=copa]")
     tab.press(" ")
     assert not any(name.startswith("copa.") for name in tab.js(SHOWN))
-    while tab.js("document.activeElement.id") != "words":
-        tab.press("Tab")
-    for key in "xyzzy":
-        tab.press(key)
-    assert tab.js(SHOWN) == [], "no claim has this word"
-    tab.press("Tab")
+    tab.js(FIND % "xyzzy")
+    assert tab.js(SHOWN) == tab.js(PAPERS_SHOWN) == [], "no claim has this word"
+    assert tab.js("document.getElementById('said').textContent") == "No claim matches"
+    walk("[type=reset]")
     tab.press("Enter")
     tab.js("new Promise(done => setTimeout(done))")
     assert any(name.startswith("copa.") for name in tab.js(SHOWN)), "all are shown again"

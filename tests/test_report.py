@@ -84,7 +84,7 @@ def test_nothing_comes_from_elsewhere_and_the_policy_lets_nothing_else_in(html):
 
 def overview(html):
     """Rows of the table on top by paper, texts by column."""
-    table, _, _ = html.one("section", id="overview").all("table")
+    table, *_ = html.one("section", id="overview").all("table")
     header = [cell.text() for cell in table.one("thead").all("th")]
     rows = table.one("tbody").all("tr") + table.one("tfoot").all("tr")
     texts = ([cell.text() for cell in row.all("th", "td")] for row in rows)

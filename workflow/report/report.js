@@ -64,11 +64,12 @@ const filter = () => {
   // Figures have no verdict.
   for (const figure of document.querySelectorAll("figure")) figure.hidden = !all;
   for (const part of document.querySelectorAll("[data-paper]")) {
-    part.hidden = !papers.of.has(part.dataset.paper);
+    const some = all || part.querySelector("tr[data-verdict]:not([hidden])");
+    part.hidden = !papers.of.has(part.dataset.paper) || !some;
     headings(part);
   }
   const shown = claims.filter((row) => !row.hidden && !row.closest("[data-paper]").hidden).length;
-  said.textContent = `${shown.toLocaleString("en")} of ${claims.length.toLocaleString("en")} claims shown`;
+  said.textContent = shown === 0 ? "No claim matches" : `${shown.toLocaleString("en")} of ${claims.length.toLocaleString("en")} claims shown`;
 };
 
 // A link leads somewhere whatever was filtered out or closed.

@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -37,12 +38,22 @@ def judge(folder: FilePath, claims: FilePath) -> pd.DataFrame:
     Raises `ArtifactError` or `ConfigError` if a file is missing or damaged.
     """
     place, source = Path(folder), Path(claims)
-    run = json.loads((place / RUN).read_text(encoding="utf-8"))
+    told = run(place)
     file, why = load(source), source.with_name("explanations.yaml")
     explained = load_explanations(why, file) if why.exists() else None
     with _unpacked(place / EVIDENCE) as unpacked:
         evidence = _evidence(unpacked, place)
-        return evaluate(file, evidence, run["images"], run["scale"], explanations=explained)
+        return evaluate(file, evidence, told["images"], told["scale"], explanations=explained)
+
+
+def run(folder: Path) -> dict[str, Any]:
+    """Read what a record says of its run; raise `ArtifactError` if that is missing or damaged."""
+    path = folder / RUN
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        words = f"{path} cannot be read ({error}); restore or record it."
+        raise ArtifactError(words) from error
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from gradleak.claims import WHOSE, load_all, tally
+from gradleak.claims import KINDS, load_all, tally
 from gradleak.claims.forms.base import EXTREMES
 from gradleak.claims.outcome import DIFFERS, EXCEEDS, VERDICTS
 from gradleak.reporting import content, page_text, pages, pictures
@@ -94,7 +94,7 @@ def _context(folder: Path, sources: Sources) -> dict[str, Any]:
         "papers": found,
         "threats": dict(sources.threats),
         "verdicts": VERDICTS,
-        "overviews": {whose: overview(found, frame, whose) for whose in WHOSE},
+        "overviews": {whose: overview(found, frame, whose) for whose in KINDS},
         "claimed": [_link(folder, path) for path in sources.claimed],
         "images": images,
         "pictured": IMAGES.get(images, images),
@@ -110,7 +110,7 @@ def _context(folder: Path, sources: Sources) -> dict[str, Any]:
 
 
 def overview(found: list[content.Part], frame: pd.DataFrame, whose: str) -> content.Part:
-    """Counts of the papers' own claims, or of ours, by paper and of all together."""
+    """Counts of the papers' own claims, of ours, or of parts, by paper and of all together."""
     mine = tally.of_kind(frame, whose)
     parts = [(part["id"], mine[mine["paper"] == part["id"]]) for part in found]
     rows = {

@@ -7,7 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from gradleak.claims import WHOSE, recorded
+from gradleak.claims import KINDS, recorded
 from gradleak.claims.forms.base import EXTREMES
 from gradleak.claims.outcome import VERDICTS
 from gradleak.errors import ArtifactError, GradleakError
@@ -31,10 +31,20 @@ def render(folder: FilePath, papers: FilePath) -> str:
     sources = _sources(Path(folder), Path(papers), names)
     frame = content.read_claims(sources.claimed)
     found = page.papers(sources)
+    runs = {name: recorded.run(Path(folder, name)) for name in names}
+    made = sorted(str(run["made"])[:10] for run in runs.values() if "made" in run)
+    # Of several runs, each version once.
+    versions: dict[str, list[str]] = {}
+    for run in runs.values():
+        for name, version in run["versions"].items():
+            versions[name] = list(dict.fromkeys([*versions.get(name, []), str(version)]))
     return pages.template("record.html.j2").render(
         papers=found,
         verdicts=VERDICTS,
-        overviews={whose: page.overview(found, frame, whose) for whose in WHOSE},
+        overviews={whose: page.overview(found, frame, whose) for whose in KINDS},
+        runs=runs,
+        dates=list(dict.fromkeys([*made[:1], *made[-1:]])),
+        versions={name: ", ".join(each) for name, each in versions.items()},
         files=tuple(recorded.FILES.values()),
         images=frame["images"].iloc[0],
         scale=frame["scale"].iloc[0],

@@ -20,8 +20,8 @@ from gradleak.runtime.zipped import write_zip
 
 # Keys of results/provenance.json about the whole run.
 RUN = (
-    "images", "scale", "device", "machine", "commits", "code", "workflow", "files", "amounts",
-    "seeds", "versions", "datasets",
+    "made", "images", "scale", "device", "machine", "commits", "code", "workflow", "files",
+    "amounts", "seeds", "versions", "datasets",
 )  # fmt: skip
 ARTIFACT = ["artifact", "rule", "code", "commit", "sha256"]
 
