@@ -1,5 +1,7 @@
 """The page of one experiment: scores of all, some of the pictures, and how many of how many."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,15 @@ from gradleak.reporting.experiment_page import MOST, ROWS, SIDE, selected
 from html_tree import assert_policy, parse
 from pipeline_trees import jobs_of
 
-TOLD = experiment_page.Told("mine", "embedded", "smoke", {"experiments": {"mine": {"a<b": 1}}}, 2)
+NET = {"input": [3, 4, 4], "layers": [{"conv": 2, "kernel": [3, 1]}, {"fc": 10}], "spread": 0.5}
+SETTINGS = {
+    "experiments": {"mine": {"a<b": 1}},
+    "models": {"net_a": NET},
+    "attacks": {"copa_tv": {"method": "total_variation", "of": "copa", "weight": 0.2}},
+    "defences": {"none": {"method": "none"}},
+}
+NAMES = {"attacks": {"copa_tv": "COPA denoised"}, "models": {"net_a": "Variant 1"}}
+TOLD = experiment_page.Told("mine", "embedded", "smoke", SETTINGS, 2, NAMES)
 ATTACKS, DEFENCES = ("rgap", "copa_tv"), ("none", "noise")
 
 
@@ -62,11 +72,12 @@ def test_scores_count_all_runs_and_a_failed_one_as_the_worst(html):
 
 def test_each_network_has_its_originals_and_what_every_attack_made_of_them(html):
     assert [heading.text() for heading in html.one("section", id="pictures").all("h3")] == [
-        "net_a", "net_b",
+        "Variant 1 net_a", "net_b",
     ]  # fmt: skip
     strip = html.one("table", id="strip-2")
     heads = [head.text() for head in strip.one("thead").all("th")]
-    pairs = [f"{attack} defence {defence}" for defence in DEFENCES for attack in ATTACKS]
+    shown = ("rgap", "COPA denoised copa_tv")
+    pairs = [f"{attack} defence {defence}" for defence in DEFENCES for attack in shown]
     assert heads == ["Image", "Original", *pairs]
     images = strip.all("img")
     assert len(images) == 3 * 5 - 2, "two failed"
@@ -79,6 +90,24 @@ def test_each_network_has_its_originals_and_what_every_attack_made_of_them(html)
     assert "20 of 24 reconstructions, of 3 of 3 images and 2 of 2 networks, under the first" in said
     assert "Not to be passed on" not in said
     assert "a<b: 1" in html.one("section", id="made").text()
+
+
+def test_ids_have_their_names_and_what_they_stand_for(html):
+    ids = html.one("section", id="ids")
+    said = dict(zip(*([e.text() for e in ids.all(tag)] for tag in ("dt", "dd")), strict=True))
+    assert said["Variant 1 net_a"] == "input 3×4×4; conv 2, kernel 3×1; fc 10; spread 0.5"
+    assert said["COPA denoised copa_tv"] == (
+        "total_variation: Denoising of another attack's reconstruction; those without an image "
+        "keep their reason. Settings: of copa, weight 0.2."
+    )
+    assert said["none"] == "none: Shares the gradient unchanged."
+
+
+def test_at_smoke_scale_alone_it_says_that_it_is_no_evidence(html, tmp_path):
+    words = "A quick look, and no evidence. At scale smoke attacks have a few steps only."
+    assert html.one("header").all("p")[0].text().startswith(words)
+    longer = experiment_page.render(content(tmp_path, 1), replace(TOLD, scale="laptop"))
+    assert "quick look" not in parse(longer).one("header").text()
 
 
 def test_pictures_are_few_however_large_the_experiment(tmp_path):

@@ -40,6 +40,15 @@ def all_results():
     return results()
 
 
+def test_ids_have_the_names_of_their_paper_and_of_figures(all_results):
+    attacks, models = (all_results.names[key] for key in ("attacks", "models"))
+    assert attacks["copa_wide"] == "COPA, wide start" and attacks["copa_tv"] == "COPA denoised"
+    assert models["cnn3_v1_tanh"] == "Variant 1, Tanh" and models["rgap_cnn6d"] == "CNN6-d"
+    config = all_results.config
+    assert attacks.keys() <= config.attacks.keys(), "no other id is named"
+    assert models.keys() <= {*config.models, *config.families}
+
+
 def toy(folder, text):
     path = folder / "toy/results.yaml"
     path.parent.mkdir(exist_ok=True)

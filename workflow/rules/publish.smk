@@ -148,7 +148,7 @@ rule experiment_page:
     resources:
         **resources.doubling(3000, 20),
     params:
-        told=ASK.told_of,
+        told=lambda wildcards: ASK.told_of(wildcards) | {"names": RESULTS.names},
         code=code("gradleak.reporting.experiment_page"),
     message:
         "Show the experiment {wildcards.experiment}: {output}"

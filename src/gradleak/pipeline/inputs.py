@@ -299,6 +299,14 @@ class Inputs:
             }
             for section, names in used.items()
         }
+        # Of a group its members; random networks by their family.
+        networks = [one for model in entry.models for one in config.members(model)]
+        settings["models"] = {
+            name: (config.models.get(name) or config.families[name]).model_dump(
+                mode="json", exclude_unset=True
+            )
+            for name in networks
+        }
         case = {"images": config.images, "scale": config.scale, "seeds": entry.seeds}
         return {"name": name, "settings": settings, **case}
 

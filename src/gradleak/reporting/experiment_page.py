@@ -1,7 +1,7 @@
 """results/experiments/{experiment}.html: scores and pictures of one experiment of the config."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ from gradleak.data import terms
 from gradleak.plotting.reader import Content, Panel, median
 from gradleak.plotting.wording import described, precision
 from gradleak.reporting import pages
-from gradleak.reporting.page_text import counted, fixed
+from gradleak.reporting.page_text import TIMES, counted, fixed
 from gradleak.reporting.pictures import Thumbnail, thumbnail
 from gradleak.runtime.artifacts import FilePath, atomic
 from gradleak.runtime.provenance import software
 from gradleak.runtime.version import __version__
+from gradleak.settings import registry
 
 # Pictures on a page, with originals: more would make it larger than a few MB. Rows of each table.
 MOST, ROWS = 240, 8
@@ -36,6 +37,8 @@ class Told:
     scale: str
     settings: Mapping[str, Any]  # its entries in the config, by section
     seeds: int
+    # Names that figures and tables give `models` and `attacks`, by id.
+    names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def write(path: FilePath, files: Mapping[str, Any], told: Told) -> None:
@@ -59,6 +62,7 @@ def render(content: Content, told: Told) -> str:
     cells = [cell for strip in strips for row in strip["rows"] for cell in row["cells"]]
     return pages.template("experiment.html.j2").render(
         told=told,
+        meanings=meanings(told.settings),
         settings=yaml.safe_dump(dict(told.settings), sort_keys=False, allow_unicode=True),
         images=described(originals) if originals.size == 1 else _batches(content),
         precision=precision([content.table()]),
@@ -77,6 +81,38 @@ def render(content: Content, told: Told) -> str:
         channels=originals.shape[0],
         versions={"gradleak": __version__, **software()},
     )
+
+
+def meanings(settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Say what networks, attacks and defences of the settings are, by their ids."""
+    found = {"networks": {n: _network(one) for n, one in settings.get("models", {}).items()}}
+    for section in ("attacks", "defences"):
+        found[section] = {n: _method(section, e) for n, e in settings.get(section, {}).items()}
+    return found
+
+
+def _network(entry: Mapping[str, Any]) -> str:
+    rest = {key: value for key, value in entry.items() if key not in ("input", "layers")}
+    layers = [_spelled(layer, TIMES) for layer in entry.get("layers") or []]
+    sides = f"input {TIMES.join(map(str, entry['input']))}"
+    return "; ".join(filter(None, [sides, *layers, _spelled(rest)]))
+
+
+def _method(section: str, entry: Mapping[str, Any]) -> str:
+    """First sentence on a method, and its settings."""
+    doc = registry.class_of(section, entry["method"]).__doc__ or ""
+    given = _spelled({key: value for key, value in entry.items() if key != "method"})
+    said = f"{entry['method']}: {doc.partition(chr(10))[0].replace('`', '')}"
+    return said + (f" Settings: {given}." if given else "")
+
+
+def _spelled(value: Any, between: str = ", ") -> str:
+    """Settings in one line; `between` are the entries of a list."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_spelled(one, between)}" for key, one in value.items())
+    if isinstance(value, list):
+        return between.join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def selected(networks: Mapping[str, Panels], images: int) -> tuple[list[str], range]:

@@ -1,6 +1,7 @@
 """Expand entries of results.yaml into a job's input files and settings."""
 
 import itertools
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -68,6 +69,18 @@ class Results:
     def tables(self) -> list[str]:
         """Paths of all tables."""
         return [table_path(name) for name in self.entries["tables"]]
+
+    @property
+    def names(self) -> dict[str, dict[str, str]]:
+        """Names of `attacks` and `models` in figures and tables, by id; the first of several."""
+        papers = self.papers.values()
+        shown = [entry for kind in KINDS for entry in self.entries[kind].values()]
+        headed = (entry.attacks for entry in shown if isinstance(entry.attacks, dict))
+        labelled = (entry.names for entry in shown if entry.names)
+        return {
+            "attacks": dict(ChainMap(*(paper.attacks for paper in papers), *headed)),
+            "models": dict(ChainMap(*(paper.models for paper in papers), *labelled)),
+        }
 
     def evidence(self, kind: str) -> list[str]:
         """Tables used by claims: `table`, or `index` for tables of networks."""

@@ -111,6 +111,7 @@ class Entry(Section):
 
 
 Entries = Annotated[dict[Identifier, Entry], Field(default_factory=dict)]
+Names = Annotated[dict[Identifier, str], Field(default_factory=dict)]
 
 
 class Paper(Section):
@@ -119,6 +120,9 @@ class Paper(Section):
     title: str = Field(min_length=1)
     caption: str = Field(min_length=1)
     shared: Any = None  # anchors for content shared by several entries
+    # Names for pages of experiments, beside those that figures and tables give.
+    models: Names
+    attacks: Names
     figures: Entries
     tables: Entries
 
