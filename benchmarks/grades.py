@@ -1,12 +1,13 @@
 """Thresholds of an audit's grades, by matching reconstructions among many images.
 
-``python -m benchmarks.grades [WEIGHTS]`` prints the table of docs/audit.md and draws
-docs/images/grades.png. Embedded photos are blurred, covered by noise, mixed with other photos, or
-searched for from gradients, more and less far. For each reconstruction its original is ranked among
-`CANDIDATES` images: by correlation, and by LPIPS if the file of AlexNet's weights is given
-(`gradleak.data.backbones`).
+``python -m benchmarks.grades [WEIGHTS]`` prints the table of docs/audit.md, draws
+docs/images/grades.png, and writes the examples on the pages of audits. Embedded photos are blurred,
+covered by noise, mixed with other photos, or searched for from gradients, more and less far. For
+each reconstruction its original is ranked among `CANDIDATES` images: by correlation, and by LPIPS
+if the file of AlexNet's weights is given (`gradleak.data.backbones`).
 """
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -20,6 +21,8 @@ from scipy.ndimage import gaussian_filter
 from torch import nn
 
 import gradleak
+from gradleak.reporting import pages
+from gradleak.reporting.pictures import thumbnail
 from gradleak.scoring.metrics.perceptual import Lpips, standard
 from gradleak_audit.attack.samples import from_embedded
 from gradleak_audit.attack.trials import THRESHOLDS, Judge
@@ -33,6 +36,8 @@ BLUR = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # of the Gaussian, pixels
 MIXED = (0.2, 0.4, 0.5, 0.6, 0.7, 0.8)  # weight of another photo
 STEPS = (5, 10, 20, 40, 80, 200)  # of Inverting Gradients
 PICTURE = Path("docs/images/grades.png")
+# Photos in the public domain, which a page may show, and SSIMs.
+ON_PAGE, ON_PAGE_SHOWN = {0: "astronaut", 3: "cat"}, (0.2, 0.4, 0.6, 0.7)
 # Lines of the picture: an image's number and a kind. Columns: SSIM.
 EXAMPLES = ((0, "search"), (3, "search"), (8, "noise"), (9, "blur"))
 SHOWN = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
@@ -109,7 +114,8 @@ def measured(lpips: Path | None) -> tuple[pd.DataFrame, list[tuple[np.ndarray, n
     for kind, number, pixels in reconstructions(images, samples.labels):
         answer = np.clip(pixels, 0.0, 1.0)
         score = judge.score(answer[None], np.array([number]))
-        row = {"kind": kind, "number": number, "ssim": score.ssim, "grade": score.grade}
+        row = {"kind": kind, "number": number, "grade": score.grade}
+        row |= {"ssim": score.ssim, "psnr": score.psnr}
         for name, measure in measures.items():
             to = measure(answer)
             row[name] = int((to < to[number] - 1e-9).sum())
@@ -134,6 +140,35 @@ def table(rows: pd.DataFrame) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def nearest(rows: pd.DataFrame, line: tuple[int, str]) -> Callable[[float], int | None]:
+    """Return a function that finds a line's row by its SSIM; None if none is within 0.05."""
+    number, kind = line
+    own = np.flatnonzero((rows["number"] == number) & (rows["kind"] == kind))
+
+    def find(start: float) -> int | None:
+        apart = np.abs(rows["ssim"].to_numpy()[own] - start)
+        return int(own[apart.argmin()]) if apart.min() < 0.05 else None
+
+    return find
+
+
+def record(rows: pd.DataFrame, pictures: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Write the examples of audits' pages: searched photos with their scores."""
+    photos = []
+    for number, name in ON_PAGE.items():
+        places = map(nearest(rows, (number, "search")), ON_PAGE_SHOWN)
+        found = [place for place in places if place is not None]
+        shown = [
+            rows.loc[place, ["ssim", "psnr", "grade"]].to_dict()
+            | {"image": thumbnail(pictures[place][1], CELL)._asdict()}
+            for place in found
+        ]
+        original = thumbnail(pictures[found[0]][0], CELL)._asdict()
+        photos.append({"name": name, "original": original, "shown": shown})
+    written = {"candidates": CANDIDATES, "photos": photos}
+    (pages.FOLDER / pages.GRADES).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+
+
 def draw(rows: pd.DataFrame, pictures: list[tuple[np.ndarray, np.ndarray]]) -> None:
     """Draw reconstructions of `EXAMPLES` along SSIM, with the grades above and the originals."""
     step = CELL + GAP
@@ -151,15 +186,12 @@ def draw(rows: pd.DataFrame, pictures: list[tuple[np.ndarray, np.ndarray]]) -> N
         pen.text((GAP + step * column, 40), f"SSIM {start:g}", fill="black", font=font)
     pen.text((GAP + step * len(SHOWN), 40), "original", fill="black", font=font)
     for line, (photo, kind) in enumerate(EXAMPLES):
-        chosen = (rows["number"] == photo) & (rows["kind"] == kind)
-        own, own_pictures = rows[chosen], [pictures[i] for i in np.flatnonzero(chosen)]
-        top = HEAD + step * line
+        find, top = nearest(rows, (photo, kind)), HEAD + step * line
+        original = pictures[int(rows.index[rows["number"] == photo][0])][0]
         for column, start in enumerate(SHOWN):
-            apart = (own["ssim"] - start).abs()
-            if apart.min() < 0.05:
-                near = int(apart.to_numpy().argmin())
-                sheet.paste(_thumbnail(own_pictures[near][1]), (GAP + step * column, top))
-        sheet.paste(_thumbnail(own_pictures[0][0]), (GAP + step * len(SHOWN), top))
+            if (place := find(start)) is not None:
+                sheet.paste(_thumbnail(pictures[place][1]), (GAP + step * column, top))
+        sheet.paste(_thumbnail(original), (GAP + step * len(SHOWN), top))
     sheet.save(PICTURE, optimize=True)
 
 
@@ -172,3 +204,4 @@ if __name__ == "__main__":
     found, kept = measured(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
     print(table(found))
     draw(found, kept)
+    record(found, kept)

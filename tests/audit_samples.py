@@ -16,10 +16,10 @@ DETAIL = "Conv2d(3, 12, kernel_size=(5, 5), stride=(2, 2))"
 IMAGES, SEEDS = 3, 2
 # Words of each grade: its label, and how its meaning begins.
 GRADES = {
-    "read": ("It leaks", "At least one answer to the unchanged network shows its picture."),
+    "read": ("It leaks", "At least one reconstruction from the unchanged network shows its image."),
     "partly": (
         "It leaks in part",
-        "No answer shows a whole picture, but answers show some",
+        "No reconstruction shows a whole image, but some show part",
     ),
     "not shown": ("No leak was shown", "That is no proof of safety."),
 }
@@ -152,11 +152,11 @@ def cases():
 VERDICT = result.Verdict(
     grade="read",
     matched=0,
-    sentence="From one shared gradient, 3 of 6 pictures could be read again <at 1 & 2>.",
+    sentence="From one shared gradient, 3 of 6 images could be read again <at 1 & 2>.",
     advice="Of what was tried, Noise <of> 0.1 helped most.",
-    malicious="A server that sends weights of its own could read 1 of 2 pictures & more.",
-    rests_on=("COPA and Inverting Gradients", "3 gradients of 1 image in 2 draws"),
-    limits=("weights were drawn afresh", 'only "few" images & draws'),
+    malicious="A server that sends weights of its own could read 1 of 2 images & more.",
+    rests_on=("COPA and Inverting Gradients", "3 gradients of 1 image under 2 seeds"),
+    limits=("weights were drawn afresh", 'only "few" images & seeds'),
     worst=result.Worst(attack="copa", image=2, seed=0, psnr=39.7, ssim=0.99),
     ranking=("noise_1", "fewer"),
 )
@@ -177,10 +177,10 @@ def audit(grade="read", said=None, **more):
 
 
 def bare():
-    why = "is no step of a chain."
+    why = "cannot be a step of a chain: a chain has others."
     none = {"index": None, "critical": "", "security": None, "security_kind": "", "layers": ()}
     own = (Obstacle(layers=("cat", "cat_1"), reason=why),)
-    empty = structure(security_note="c(M) is of a chain.", obstacles=own, **none)
+    empty = structure(security_note="c(M) is defined for chains.", obstacles=own, **none)
     said = {"sentence": "No attack could be run.", "malicious": "It was not tried.", "worst": None}
     said |= dict.fromkeys(("rests_on", "limits", "ranking"), ())
     refused = [a.model_copy(update={"reason": a.reason or "it needs a chain"}) for a in ATTACKS]

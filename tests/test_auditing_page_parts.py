@@ -23,6 +23,7 @@ from gradleak.claims.show import lines as claim_lines
 from gradleak.reporting import page_text, pages
 from gradleak.reporting.pictures import thumbnail
 from gradleak.runtime.artifacts import ArtifactError
+from gradleak.scoring.metrics import image as metrics
 from gradleak_audit.report import page
 from gradleak_audit.report.files import Pictures
 from gradleak_audit.report.page import LARGE, SMALL
@@ -55,12 +56,12 @@ def test_changes_that_are_not_tried_say_why_and_a_bar_shows_both_shares():
 
 def test_the_worst_answer_stands_beside_its_original():
     shown = pictures()
-    original, answer = LEAKS.one("section", id="pictures").all("img")[:2]
+    original, answer = LEAKS.one("section", id="images").all("img")[:2]
     for image, expected in ((original, shown.originals[2]), (answer, shown.answers["copa"][2])):
         np.testing.assert_array_equal(pixels(image), bytes_of(expected))
         assert int(image["width"]) == int(image["height"]) == LARGE // 32 * 32
         assert image["class"] == "enlarged"
-    assert original["alt"] == "Picture 3 as it was"
+    assert original["alt"] == "Original of image 3"
     for text in (answer["alt"], answer.parent.one("figcaption").text()):
         assert all(part in text for part in ("COPA", "39.7 dB", "0.99"))
 
@@ -76,13 +77,13 @@ def test_the_strip_has_every_picture_and_the_best_answer_of_every_attack_that_wa
     assert not rows[0]["Inverting Gradients"].all("img")
     answer = rows[1]["Inverting Gradients"].one("img")
     assert answer["alt"] == (
-        "Answer to picture 2, by Inverting Gradients; PSNR 10.6 dB, SSIM 0.02, not shown"
+        "Reconstruction of image 2, by Inverting Gradients; PSNR 10.6 dB, SSIM 0.02, not shown"
     )
     np.testing.assert_array_equal(pixels(answer), bytes_of(shown.answers["ig"][1]))
-    # Answers of a malicious server stand in their own chapter.
-    shared = "Answer to picture 1, one of 3 that share a gradient, by MKOR; PSNR 34.0 dB"
+    # Those of a malicious server stand in their own chapter.
+    shared = "Reconstruction of image 1, one of 3 that share a gradient, by MKOR; PSNR 34.0 dB"
     assert table(LEAKS, "malicious-strip")[0]["MKOR"].one("img")["alt"].startswith(shared)
-    assert "MKOR" not in LEAKS.one("section", id="pictures").text()
+    assert "MKOR" not in LEAKS.one("section", id="images").text()
     # Every image has words and whole pixels.
     assert len(LEAKS.all("img")) >= 14
     for image in LEAKS.all("img"):
@@ -102,6 +103,25 @@ def test_every_answer_stands_on_the_scale_in_the_colour_of_its_grade():
     assert ends == [(0, 300), (300, 200), (500, 500)]
 
 
+def test_the_scale_of_grades_has_its_thresholds_and_graded_examples():
+    read, partly, nothing = (" ".join(row) for row in map(texts, table(LEAKS, "grades")))
+    assert "0.5 or 20 dB" in read and "50 %" in read and "90 %" in read
+    assert "0.3 or 15 dB" in partly and "not matched" in nothing
+    photos = table(LEAKS, "examples")
+    for row in photos:
+        *shown, original = [pixels(cell.one("img")) for cell in list(row.values())[1:]]
+        for image, cell in zip(shown, list(row.values())[1:], strict=False):
+            psnr, ssim = map(float, re.findall(r"[\d.]+", cell.all("span")[0].text()))
+            near = metrics.ssim(*(one.transpose(2, 0, 1) / 255 for one in (original, image)))
+            assert abs(near - ssim) < 0.01 and psnr > 10
+            assert (ssim >= 0.3) == (cell.all("span")[1].text() != "not shown")
+    assert len(photos) == 2 and not BARE.all("table", id="examples")
+
+
+def texts(row):
+    return [cell.text() for cell in row.values()]
+
+
 def test_a_quick_look_says_across_its_top_that_it_is_no_evidence():
     setting = AUDITS["read"].setting.model_copy(update={"scale": "smoke"})
     header = tree(audit(setting=setting)).one("header")
@@ -113,10 +133,10 @@ def test_a_picture_without_an_answer_says_why():
     failed = tried("none", "ig", [run(0, 0, None), run(1, 0, 0.3)])
     shown = Pictures(pictures().originals, {"ig": {1: pictures().originals[1]}})
     first, second = table(tree(audit(cases=(failed,)), shown), "strip")
-    assert first["Inverting Gradients"].text() == "No picture: NaN at step 7"
+    assert first["Inverting Gradients"].text() == "No image: NaN at step 7"
     assert second["Inverting Gradients"].all("img")
-    section = BARE.one("section", id="pictures")
-    assert not section.all("img") and "gave an answer" in section.text()
+    section = BARE.one("section", id="images")
+    assert not section.all("img") and "gave a reconstruction" in section.text()
     assert "No change was tried." in BARE.one("section", id="help").text()
 
 
@@ -151,7 +171,7 @@ def test_the_page_of_many_large_pictures_stays_under_5_mb(tmp_path):
     assert (tmp_path / "report.html").stat().st_size < 5 * MIB
     rows = table(tree(found, shown), "strip")
     assert len(rows) == page.STRIP
-    assert "18" in [row["Picture"].text() for row in rows], "the worst answer is among them"
+    assert "18" in [row["Image"].text() for row in rows], "the worst is among them"
     # That of 300 layers and all runs is small too.
     layers, runs = audit().structure.layers * 50, [run(i % 3, i, 0.3) for i in range(64)]
     cases = [tried(entry.id, "ig", runs) for entry in CHANGES if entry.leak is not None]
@@ -193,7 +213,7 @@ def test_pictures_too_small_for_ssim_show_their_psnr():
     found = tried("none", "copa", small).model_copy(update={"runs": without, "ssim": None})
     worst = VERDICT.worst.model_copy(update={"ssim": None, "psnr": 21.0})
     html = tree(audit(said={"worst": worst}, cases=(found,)), pictures(side=6))
-    pair = html.one("section", id="pictures").all("img")[1]
+    pair = html.one("section", id="images").all("img")[1]
     assert pair["alt"].endswith("PSNR 21.0 dB") and "SSIM" not in pair["alt"]
     assert lines(html, "attacks-plain")[1].endswith("| 21.0 21.0 to 21.0 | –too small for SSIM")
     assert "21.0 dB, –too small for SSIM" in lines(html, "strip")[1]

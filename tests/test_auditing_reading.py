@@ -74,10 +74,10 @@ POOLED = "^2 is the last layer with weights, .*: its pool follows it"
 NO_CHAINS = [
     (audited.two_branches, (3, 16, 16), "coarse is on a branch of its own"),
     (audited.vit, (3, 16, 16), "reshape .* does more than flatten"),
-    (audited.pre_activation, SMALL, "a is taken by relu and by add"),
+    (audited.pre_activation, SMALL, "a feeds both relu and add"),
     (models.mobilenet_v2, (3, 32, 32), "ReLU6"),
-    (models.alexnet, (3, 224, 224), "drops values of something else"),
-    (models.densenet121, (3, 32, 32), "cat .* no step of a chain"),
+    (models.alexnet, (3, 224, 224), "drops values of something other than"),
+    (models.densenet121, (3, 32, 32), "cat .* cannot be a step of a chain: a chain has"),
     (layers(nn.Flatten(), nn.Linear(12, 2), nn.Softmax(1)), (3, 2, 2), "Softmax"),
     (layers(*HEAD, nn.Conv2d(4, 5, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()), SMALL, POOLED),
     (partial(pooled, nn.MaxPool2d(2, dilation=2), 16), SMALL, "neither a max or average pool"),
@@ -99,15 +99,15 @@ NO_CHAINS = [
         SMALL,
         "mul .* changes the image by weights",
     ),
-    (partial(Steps, lambda net, x: net.mean * x + x), SMALL, "on the whole image alone"),
+    (partial(Steps, lambda net, x: net.mean * x + x), SMALL, "with the whole image alone"),
     (partial(Steps, lambda net, x: x * 0), SMALL, "whole image alone"),
-    (partial(Steps, after=lambda z: z / 2), SMALL, "truediv .* is linear but which this reader"),
+    (partial(Steps, after=lambda z: z / 2), SMALL, "truediv .* with the whole image"),
     (
         partial(Steps, None, lambda x: torch.cat(torch.chunk(x, 2, 1), 1)),
         SMALL,
-        "chunk .* is linear",
+        "chunk .* which no step of a chain does",
     ),
-    (partial(Steps, lambda net, x: x - x.mean((2, 3), True)), SMALL, "mean pools something else"),
+    (partial(Steps, lambda net, x: x - x.mean((2, 3), True)), SMALL, "mean pools something other"),
     (log_softmax, SMALL, "log-softmax .* with loss cross_entropy"),
 ]
 

@@ -183,7 +183,7 @@ def test_all_that_stands_in_the_way_of_a_chain_is_named_once_with_its_layers():
     assert [(x.layers, " ".join(x.reason.split()[:6])) for x in found.obstacles] == [
         (("0.1", "0.4"), "is an activation that no closed"),
         (("0.2", "0.5"), "is neither a max or average"),
-        (("0.6",), "is a convolution in 3 groups."),
+        (("0.6",), "is a convolution in groups, which a chain does not have."),
     ]
 
 

@@ -23,7 +23,7 @@ from gradleak_audit.mitigate.mitigation_effect import SHOWN, effect, leak
 from gradleak_audit.report.verdict import Facts, p_value, ranking, verdict
 
 photos = pytest.fixture(scope="module")(audited.photos)
-PHOTOS = {"images": "embedded pictures, photos10 (train)", "gallery": 119}
+PHOTOS = {"images": "embedded images, photos10 (train)", "gallery": 119}
 SETTING = audit_samples.SETTING.model_copy(update={"count": 4, **PHOTOS})
 STRUCTURE = audit_samples.structure(critical="conv1", index=12)
 FACTS = Facts(SETTING, STRUCTURE, rivals=120, fresh=True, stand_in=True)
@@ -34,7 +34,7 @@ def setting(**changed):
 
 
 def runs(read=(), partly=(), matched=(), failed=()):
-    """Runs of four pictures in two draws."""
+    """Runs of four images under two seeds."""
     given = [(i, s, *((None,) if i in failed else (0.2, 10.0))) for s in range(2) for i in range(4)]
     grades = ["read" if i in read else "partly" if i in partly else "not shown" for i, *_ in given]
     hits = zip(given, grades, strict=True)
@@ -60,28 +60,30 @@ def test_one_picture_that_is_read_is_a_leak():
     found = judged(plain("search", read=[0, 2], partly=[1]), plain("form", read=[2]))
     assert found.grade == "read"
     assert found.sentence == (
-        "From the gradient that one step on one picture shares, 2 of 4 pictures could be read "
-        "again, and 1 more in part. Of 2 attacks that were tried, 2 read a picture; SEARCH did "
+        "From the gradient that one step on one image shares, 2 of 4 images could be read "
+        "again, and 1 more in part. Of 2 attacks that were tried, 2 read an image; SEARCH did "
         "best (2 of 4, SSIM up to 0.20, PSNR up to 10.0 dB). 0 of 4 gradients led to the right "
-        "picture among 119 others."
+        "image among 119 others."
     )
     found = judged(plain("search", partly=[1]), plain("form"))
     assert found.grade == "partly"
-    assert "1 of 4 pictures could be read in part. Of 2 attacks that were tried, 1 read" in (
+    assert "1 of 4 images could be read in part. Of 2 attacks that were tried, 1 read" in (
         found.sentence
     )
     alone = judged(plain("search", partly=[1])).sentence
     assert "in part by SEARCH, the one attack that was tried (1 of 4, SSIM" in alone
+    ran = "Attacks ran a as b. They agree."
+    assert ran in judged(plain("search"), facts=replace(FACTS, substituted=ran)).rests_on
     one = plain("search", read=[0], matched=[0, 1, 3])
     found = judged(one, case("none", "mkor", 4, runs()))
-    assert "3 of 4 gradients led to the right picture among 119 others" in found.sentence
-    assert "could read none of the 4 pictures" in found.malicious
+    assert "3 of 4 gradients led to the right image among 119 others" in found.sentence
+    assert "could read none of the 4 images" in found.malicious
     # Leaks under changes and to malicious servers do not count.
     under, bad = case("noise", "search", 1, runs([0, 1])), case("none", "mkor", 4, runs([0, 1, 3]))
     found = judged(plain("search"), under, bad)
     assert found.grade == "not shown"
-    assert "could read 3 of 4 pictures, at least in part" in found.malicious
-    assert "2 draws" in found.malicious
+    assert "could read 3 of 4 images, at least in part" in found.malicious
+    assert "2 seeds" in found.malicious
 
 
 @pytest.mark.parametrize(("hits", "grade"), [(0, "not shown"), (1, "not shown"), (2, "partly")])
@@ -93,10 +95,10 @@ def test_matches_count_from_where_chance_ends(hits, grade):
     assert (found.grade, found.matched) == (grade, hits if grade == "partly" else 0)
     if grade == "partly":
         assert found.sentence == (
-            "No picture can be made out in any answer. But from 2 of 4 gradients SEARCH gave an "
-            "answer (SSIM up to 0.20, PSNR up to 10.0 dB) that is more like the right picture than "
-            "like any of 119 others, which chance alone would seldom do "
-            f"(p = {2 * expected:.2g}): something of the pictures leaks."
+            "No reconstruction shows its image. But from 2 of 4 gradients SEARCH gave a "
+            "reconstruction (SSIM up to 0.20, PSNR up to 10.0 dB) that is more like the right "
+            "image than like any of 119 others, which chance alone would seldom do "
+            f"(p = {2 * expected:.2g}): something of the images leaks."
         )
 
 
@@ -125,9 +127,9 @@ def test_more_attacks_and_fewer_pictures_make_matches_by_chance_likelier():
 def test_an_audit_without_an_answer_says_so():
     found = judged(plain("search", failed=range(4)))
     assert found.grade == "not shown"
-    assert any("8 of 8 runs ended without an answer" in limit for limit in found.limits)
+    assert any("8 of 8 runs ended without a reconstruction" in limit for limit in found.limits)
     for nothing in (found, judged()):
-        assert "No attack gave an answer" in nothing.sentence
+        assert "No attack gave a reconstruction" in nothing.sentence
 
 
 def change(name, leak, ssim, accuracy=None, parameters=1.0, reason="", effect="helps"):
@@ -158,12 +160,15 @@ def test_changes_that_help_rank_by_what_is_left_and_then_by_price():
     assert "farther. 4 of 4 gradients could be read at least in part without it, 0 of 4" in advice
     assert "costs 80.0% of accuracy" in advice
     same = judged(changes=[change("none", 0.0, 0.3), change("a", 0.0, 0.1)]).advice
-    assert "As many gradients could be read with it (0 of 4), but answers were less near" in same
+    assert (
+        "As many gradients could be read with it (0 of 4), but reconstructions were further away"
+        in same
+    )
     assert "was not measured" in same
     nothing = [change("none", 1.0, 0.9), change("a", 1.0, 0.3, effect="too few pairs")]
     assert judged(changes=nothing).advice.startswith("The one change was not shown to help")
     advice = judged(changes=nothing, facts=setting(count=1, seeds=1)).advice
-    assert advice.startswith("With 1 pair of gradient and draw no change can be shown to help")
+    assert advice.startswith("With 1 pair of gradient and seed no change can be shown to help")
     assert "8 are needed" in advice and "under 'a': 0.90 → 0.30" in advice
 
 
@@ -183,16 +188,17 @@ def test_limits_name_what_was_not_tried_and_what_fell_away():
     assert "Under 'lock' SEARCH does not apply" in text
     assert "Under 'lock' UNLOCK, which is made against it, could not be tried:" in text
     assert "Nothing is locked." not in text
-    assert "Weights are fresh" in text and "stand-ins" in text
-    assert "It has skips." in found.malicious
+    assert "Weights are untrained" in text and "stand-ins" in text
+    # The reason stands with the attack.
+    assert found.malicious.endswith("its attack does not apply to this network.")
     given = judged(plain("search"), facts=replace(FACTS, fresh=False, stand_in=False))
-    assert not re.search("fresh|stand-ins", " ".join(given.limits))
+    assert not re.search("untrained|stand-ins", " ".join(given.limits))
 
 
 def test_words_of_a_verdict_are_sentences_and_one_gradient_is_no_plural():
     for count, first, words in (
-        (1, "1 gradient of one picture", "One gradient is little to go by: shares"),
-        (4, "4 gradients of one picture", "4 gradients are few: shares of them"),
+        (1, "1 gradient of one image", "One gradient is little to go by: shares"),
+        (4, "4 gradients of one image", "4 gradients are few: shares of them"),
     ):
         found = judged(plain("search", read=[1]), facts=setting(count=count))
         assert any(text.startswith(words) for text in found.limits)
@@ -216,6 +222,7 @@ def test_a_gradient_counts_once_whatever_attack_or_draw_reads_it():
     first, second = [0.9, 0.1, *[0.1] * 6], [0.1, 0.8, 0.1, 0.8, *[0.1] * 4]
     found = leak(tried("none", a=first, b=second))
     assert (found.read, found.gradients, found.leak, found.attack) == (2, 4, 0.5, "b")
+    assert found.matched == 2, "of the attack that matches most"
     found = leak(tried("none", a=[0.4, 0.9, *[0.1] * 6], b=[0.1, 0.1, 0.4, 0.1, *[0.1] * 4]))
     assert (found.read, found.partly, found.leak, found.attack) == (1, 1, 0.5, "a")
 

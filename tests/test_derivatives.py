@@ -1,7 +1,9 @@
 """Networks whose operations PyTorch differentiates once alone."""
 
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,6 +15,7 @@ import gradleak
 from audited import Net, refused
 from gradleak.attacks.optimization.engine.module_gradients import TWICE, Twice
 from gradleak.errors import NotApplicable
+from gradleak_audit.attack.substitutes import SUBSTITUTES, substituted
 from gradleak_audit.run import NetworkAudit, Origin, Settings
 
 photos = pytest.fixture(scope="module")(audited.photos)
@@ -53,6 +56,29 @@ def test_substitutes_have_the_value_and_first_derivative_of_the_original(functio
     inside = start.abs() < 3
     torch.testing.assert_close(second[inside], torch.full_like(second[inside], 2 / 36))
     assert not second[start.abs() > 3].any()
+
+
+@pytest.mark.parametrize(
+    ("build", "operation"),
+    [(mobilenet, "hardsigmoid as relu6(x + 3) / 6"), (audited.vit, "fused attention as softmax")],
+)
+def test_a_page_names_what_attacks_replaced_and_how_far_first_derivatives_agree(
+    build, operation, monkeypatch
+):
+    torch.manual_seed(0)
+    model, images = build(), np.random.default_rng(0).random((1, 3, 16, 16), np.float32)
+    given = model, images, np.array([1]), "cross_entropy", "evaluation"
+    told = substituted(*given)
+    assert told.startswith(f"Attacks ran {operation}") and "derivatives agree" in told
+    assert float(re.search("differs by (.*) of its norm", told)[1]) < 1e-5
+    assert substituted(audited.two_branches(), *given[1:]) == ""
+    if build is mobilenet:
+        monkeypatch.setitem(TWICE, functional.hardsigmoid, lambda x, inplace=False: x * 0.3)
+        assert "derivatives do NOT agree" in substituted(*given)
+
+
+def test_every_replaced_function_has_a_name_for_the_page():
+    assert {function.__name__ for function in TWICE} <= SUBSTITUTES.keys()
 
 
 def test_mobilenet_is_searched(photos):

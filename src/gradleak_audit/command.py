@@ -4,7 +4,7 @@
 
 writes report.html and audit.json into a folder, and prints the verdict. The code in the file is
 run. The exit status is 1 if the network leaks more than --limit or --baseline allow, and 2 if the
-input is wrong or no attack gave an answer to hold against them.
+input is wrong or no attack gave a reconstruction to hold against them.
 """
 
 import argparse

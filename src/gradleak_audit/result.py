@@ -6,7 +6,7 @@ import json
 from math import inf
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from gradleak.attacks.threat_models import Letter
 from gradleak.reading.layer_rows import Part, StructurePart, doc
@@ -42,9 +42,9 @@ class Setting(Part):
     loss: str = doc("The loss whose gradient is shared.")
     mode: Literal["training", "evaluation"] = doc("How norms and dropout run in the client's pass.")
     images: str = doc("Where the images under attack come from, in words.")
-    count: int = doc("How many gradients were attacked for each draw and batch size.")
-    gallery: int = doc("Other images that an answer's own must be nearer than to count as matched.")
-    seeds: int = doc("Draws of weights, or of the search where weights are given.")
+    count: int = doc("How many gradients were attacked for each seed and batch size.")
+    gallery: int = doc("Other images; a match is more like its own image than like any of them.")
+    seeds: int = doc("Initializations, or random starts of searches where weights are given.")
     batches: tuple[int, ...] = doc("Batch sizes that were tried.")
     scale: str = doc("Amounts of the attacks: a scale of config.yaml.")
 
@@ -64,11 +64,11 @@ class Run(Part):
     """One reconstruction from one gradient: its images, seed and quality."""
 
     image: int = doc("Number, from 0, of the batch's first image; of each in MKOR's chapter.")
-    seed: int = doc("Number of the draw, from 0.")
-    status: Literal["ok", "failed", "not_applicable"] = doc("Whether there is an answer.")
+    seed: int = doc("Number of the seed, from 0.")
+    status: Literal["ok", "failed", "not_applicable"] = doc("Whether there is a reconstruction.")
     reason: str = doc("Why there is none.")
-    psnr: float | None = doc("Best over the batch's images, dB; null without an answer.")
-    ssim: float | None = doc("Likewise; null without an answer, or for images below 7x7.")
+    psnr: float | None = doc("Best over the batch's images, dB; null without one.")
+    ssim: float | None = doc("Likewise; null without one, or for images below 7x7.")
     matched: bool = doc("Whether it correlates with an image of its batch more than with others.")
     grade: Grade = doc("How much of an image of the batch it shows.")
 
@@ -99,10 +99,10 @@ class Case(Part):
     attack: str = doc("Id of the attack.")
     batch: int = doc("Images that share a gradient.")
     attempted: int = doc("Runs, failed ones too; 0 where the attack does not apply.")
-    ok: int = doc("Runs that gave an answer.")
+    ok: int = doc("Runs that gave a reconstruction.")
     read: int = doc("Runs of grade read.")
     partly: int = doc("Runs of grade partly.")
-    matched: int = doc("Runs whose answer is matched.")
+    matched: int = doc("Runs whose reconstruction is matched.")
     psnr: Spread | None = doc("PSNR of the runs that are ok, dB; null where none is.")
     ssim: Spread | None = doc("SSIM of the runs that are ok; null where none has one.")
     runs: tuple[Run, ...] = doc("Every run.")
@@ -127,9 +127,12 @@ class Change(Part):
     kind: ChangeKind = doc("`none` is the network as it is.")
     reason: str = doc("Why it was not tried; empty where it was.")
     leak: float | None = doc("Share of gradients read, in part or in full; null if unknown.")
-    read: int = doc("Gradients of which an honest server read a picture, by any attack or draw.")
-    partly: int = doc("Gradients of which it read a picture no more than in part.")
+    read: int = doc("Gradients of which an honest server read an image, by any attack and seed.")
+    partly: int = doc("Gradients of which it read an image in part at most.")
     gradients: int = doc("Gradients under attack; 0 if not tried.")
+    matched: int | None = Field(
+        None, description="Gradients that the attack which matches most matched; null if unknown."
+    )
     ssim: float | None = doc("Highest mean SSIM of an honest server's attack; null without any.")
     attack: str = doc("Id of the attack that read most gradients; empty if not tried.")
     effect: Effect = doc("What it did to the leak; empty if not tried, or for no change.")
@@ -143,9 +146,9 @@ class Worst(Part):
 
     attack: str = doc("Id of the attack.")
     image: int = doc("Number of the image, from 0.")
-    seed: int = doc("Number of the draw, from 0.")
-    psnr: float = doc("Of the answer, dB.")
-    ssim: float | None = doc("Of the answer; null for images below 7x7.")
+    seed: int = doc("Number of the seed, from 0.")
+    psnr: float = doc("Of the reconstruction, dB.")
+    ssim: float | None = doc("Of the reconstruction; null for images below 7x7.")
 
 
 class Verdict(Part):
@@ -153,12 +156,12 @@ class Verdict(Part):
 
     grade: Grade = doc("Best grade of a gradient; partly, too, where matches are beyond chance.")
     matched: int = doc("Gradients that the likeliest attack matched; 0 unless beyond chance.")
-    sentence: str = doc("The answer for a person outside the field, on honest servers.")
+    sentence: str = doc("The result for a person outside the field, on honest servers.")
     advice: str = doc("Which change helped most, and at what price.")
     malicious: str = doc("The same on a server that sends weights of its own.")
     rests_on: tuple[str, ...] = doc("What was tried, and on how much.")
-    limits: tuple[str, ...] = doc("What the answer does not say.")
-    worst: Worst | None = doc("The answer nearest to its original; null where there is none.")
+    limits: tuple[str, ...] = doc("What the verdict does not say.")
+    worst: Worst | None = doc("The reconstruction closest to its original; null without any.")
     ranking: tuple[str, ...] = doc("Ids of changes that were shown to help, the best first.")
 
 
@@ -173,7 +176,7 @@ class Audit(Part):
     attacks: tuple[AttackPart, ...] = doc("All attacks, those that do not apply too.")
     cases: tuple[Case, ...] = doc("What the attacks found.")
     changes: tuple[Change, ...] = doc("The network as it is, and all changes, tried or not.")
-    verdict: Verdict = doc("The answer in words.")
+    verdict: Verdict = doc("The result in words.")
 
     @model_validator(mode="after")
     def _ids_are_known(self) -> Audit:

@@ -171,7 +171,9 @@ class NetworkAudit:
         mode, bounds = self._mode(), self.bench.targets(1).bounds
         self.task = Task(settings.loss, mode, *bounds, pick_device(settings.device))
         if self.converted is not None and self.converted.chain.has_dropout and mode == "training":
-            self.notes.append("Attackers took dropout for absent, whose choices they do not know.")
+            self.notes.append(
+                "Attacks ran without dropout, since attackers do not know what it drops."
+            )
         self.network = self._network()
 
     def run(self, timed: bool = True) -> Audited:
@@ -201,7 +203,8 @@ class NetworkAudit:
         attacks = [entry.part(reasons[key]) for key, entry in entries.items()]
         setting = self._setting()
         stand_in, fresh = self.bench.samples.source["origin"] == "embedded", self.redraw is not None
-        facts = Facts(setting, found, self._rivals(), fresh, stand_in, tuple(self.notes))
+        told = tuple(self.notes), self._substituted()
+        facts = Facts(setting, found, self._rivals(), fresh, stand_in, *told)
         own: dict[str, Any] = {key: getattr(self.origin, key) for key in ("source", "weights")}
         own |= {key: getattr(self.reading, key) for key in ("input", "classes", "multiply_adds")}
         own |= {"kind": type(self.module).__name__, "parameters": self.network.parameters}
@@ -215,6 +218,11 @@ class NetworkAudit:
         shown = max([self.bench.count, *(image + 1 for own in answers.values() for image in own)])
         originals = self.bench.samples.images[:shown] / 255.0
         return Audited(audit, Pictures(originals, answers), seconds)
+
+    def _substituted(self) -> str:
+        if isinstance(self.network, ChainNetwork):
+            return ""
+        return self.network.substituted(*self.bench.batch(self.batch))
 
     def _mode(self) -> str:
         """Client's mode: batches may be too small for batch norm in training mode."""
@@ -282,8 +290,8 @@ class NetworkAudit:
             found, answers = cases(variant, entries, self.bench)
             if variant.id == NONE:
                 best, own = answers, {case.attack for case in found if case.attempted}
-            # Attacks that apply neither here nor to the unchanged network have no case; the menu
-            # says why.
+            # Attacks that apply neither here nor to the unchanged network have no case, but a
+            # reason among `attacks`.
             kept = own | {AGAINST.get(variant.kind, "")}
             out += [case for case in found if case.attempted or case.attack in kept]
         return out, best

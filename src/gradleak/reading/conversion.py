@@ -156,9 +156,13 @@ class _Walk:
         """Process one layer."""
         step, why = getattr(self, f"_{layer.kind}", None), layer.unreadable
         if not why and layer.groups > 1:
-            why = f"{layer.name} is a convolution in {layer.groups} groups."
+            why = f"{layer.name} is a convolution in groups, which a chain does not have."
         if step is None or why:
-            raise NotApplicable(why or f"{layer} is no step of a chain.")
+            raise NotApplicable(
+                why
+                or f"{layer} cannot be a step of a chain: a chain has convolutions, fully "
+                "connected layers, batch norms, activations, pools and skips."
+            )
         self.given[layer.name] = step(layer)
 
     def pass_on(self, layer: Layer) -> None:
@@ -217,7 +221,7 @@ class _Walk:
     def _check_sole(self, before: str) -> None:
         if len(takers := self._takers(before)) > 1:
             raise NotApplicable(
-                f"{before} is taken by {takers[0]} and by {takers[1]}, before its activation."
+                f"{before} feeds both {takers[0]} and {takers[1]}, before its activation."
             )
 
     def _takers(self, name: str) -> list[str]:
@@ -236,15 +240,15 @@ class _Walk:
         assert isinstance(own, nn.Linear)
         if layer.shape is not None:
             at = f"{layer.shape.size[0]} places of an image"
-            raise NotApplicable(f"{layer.name} is fully connected at {at}.")
+            raise NotApplicable(f"{layer.name} is a fully connected layer at {at}.")
         spec = LinearSpec(own.out_features, bias=own.bias is not None)
         return _Pending(self._finished(layer.inputs[0]), spec, {"": layer.name})
 
     def _norm(self, layer: Layer) -> _Pending:
         own, value = layer.module, self._pending(layer)
         if not isinstance(own, nn.BatchNorm2d) or not own.affine or own.eps != EPSILON:
-            other = f"is another norm than nn.BatchNorm2d with eps {EPSILON:g} and weights"
-            raise NotApplicable(f"{layer} {other} of its own.")
+            wanted = f"nn.BatchNorm2d with eps {EPSILON:g} and its own weights"
+            raise NotApplicable(f"{layer} is not an {wanted}.")
         spec = value.spec
         if not isinstance(spec, ConvSpec) or not _is_bare(spec):
             raise NotApplicable(f"{layer.name} does not follow a convolution directly.")
@@ -266,7 +270,7 @@ class _Walk:
                 if isinstance(end, ConvSpec) and bare and value.source == here:
                     ends.append((end.kernel, value, end))
         if not ends:
-            raise NotApplicable(f"{layer.name} adds something else than a skip to a convolution.")
+            raise NotApplicable(f"{layer.name} adds something other than a skip to a convolution.")
         # Where both branches are convolutions of the same input, the 1x1 one is the projection.
         _, main, spec = max(ends, key=lambda end: end[0])
         (other,) = [value for value in values if value is not main]
@@ -276,8 +280,8 @@ class _Walk:
         narrow = isinstance(side, ConvSpec) and (side.kernel, side.padding) == ((1, 1), (0, 0))
         if not isinstance(side, ConvSpec) or not narrow or side.bias or side.norm != spec.norm:
             raise NotApplicable(
-                f"{layer.name} adds a branch that is no 1x1 convolution without bias, with a norm "
-                "where the main branch has one."
+                f"{layer.name} adds a branch that is not a 1x1 convolution without bias, with a "
+                "norm where the main branch has one."
             )
         parts = {f"{SKIP}{part}": path for part, path in other.modules.items()}
         spec = replace(spec, skip=here + 1 - other.source, projection=True)
@@ -285,7 +289,7 @@ class _Walk:
 
     def _activation(self, layer: Layer) -> int:
         if (name := ACTIVATIONS.get(layer.what)) is None:
-            raise NotApplicable(f"{layer} is an activation that no closed form opens.")
+            raise NotApplicable(f"{layer} is an activation that no closed form inverts.")
         slope = layer.option("negative_slope", 1, 0.01) if name == "leaky_relu" else 0.01
         self._pending(layer)
         return self._finished(layer.inputs[0], Activation(name, float(slope)))
@@ -306,7 +310,7 @@ class _Walk:
             return replace(value, spec=pooled(self._pending(layer).spec))
         number = self._finished(before)
         if number != len(self.specs) or not number:
-            raise NotApplicable(f"{layer.name} pools something else than a convolution's output.")
+            raise NotApplicable(f"{layer.name} pools something other than a convolution's output.")
         self._check_sole(before)
         self.specs[number - 1] = pooled(self.specs[number - 1])
         return number
@@ -324,8 +328,8 @@ class _Walk:
             if self.before is not None:
                 return 0
         raise NotApplicable(
-            f"{layer} scales or shifts values, which is linear but which "
-            "this reader follows on the whole image alone, before the first layer."
+            f"{layer} scales or shifts values, which a chain does with the whole image alone, "
+            "before its first layer."
         )
 
     _offset = _affine
@@ -333,7 +337,7 @@ class _Walk:
     def _log_softmax(self, layer: Layer) -> int:
         if self.loss != "cross_entropy":
             raise NotApplicable(
-                f"{layer.name} is a log-softmax at the end, which is a part of the loss "
+                f"{layer.name} is a log-softmax at the end, which belongs to the loss "
                 "cross_entropy alone; with loss cross_entropy the gradient is that of nll_loss."
             )
         return self._finished(layer.inputs[0])
@@ -341,9 +345,7 @@ class _Walk:
     def _reshape(self, layer: Layer) -> int:
         if (part := layer.kind == "part") or layer.what in DIVISIONS:
             does = "takes a part of the values" if part else "divides values into parts"
-            raise NotApplicable(
-                f"{layer} {does}, which is linear but which a chain of whole layers does not do."
-            )
+            raise NotApplicable(f"{layer} {does}, which no step of a chain does.")
         moves = layer.what in (torch.permute, torch.transpose, "permute", "transpose")
         if sum(side != 1 for side in layer.output_shape) > 1 or moves:
             raise NotApplicable(f"{layer} does more than flatten an image.")
@@ -360,7 +362,7 @@ class _Walk:
         spec = self.specs[number - 1] if number else None
         if not isinstance(spec, LinearSpec) or number != len(self.specs):
             raise NotApplicable(
-                f"{layer.name} drops values of something else than a fully connected layer."
+                f"{layer.name} drops values of something other than a fully connected layer."
             )
         self.specs[number - 1] = replace(spec, dropout=float(rate))
         return number

@@ -369,11 +369,11 @@ def _why_not(layer: Layer) -> str:
         return f"{name} is attention: {does}, which no linear system describes."
     called = f"{name} ({getattr(what, '__name__', what)})"
     if layer.parameters:
-        return f"{called} is no convolution of two dimensions and not fully connected."
+        return f"{called} is neither a two-dimensional convolution nor fully connected."
     if what in LOG_SOFTMAX:
         return f"{called} is not the last step, where it would belong to the loss."
     step = "step" if layer.module is None else "layer"
-    return f"{called} is a {step} that this reader has no linear system for."
+    return f"{called} is a {step} that gradleak has no linear system for."
 
 
 def _words(node: fx.Node, module: nn.Module | None) -> str:

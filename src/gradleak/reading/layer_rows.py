@@ -38,13 +38,13 @@ class LayerRow(Part):
     condition: float | None = doc("Condition number of U; null where it was not computed.")
     critical: bool = doc("Whether its RA-i is the network's.")
     readable: bool = doc("Whether a linear system describes it, or none is needed.")
-    note: str = doc("What the row leaves out; of an unreadable layer why it is one.")
+    note: str = doc("What the row leaves out; why an unreadable layer is one.")
 
 
 class Obstacle(Part):
-    """A reason why a network is no chain, and the layers that it is of."""
+    """A reason why a network is not a chain, and the layers that it concerns."""
 
-    layers: tuple[str, ...] = doc("Names of these layers; empty if it is of the whole network.")
+    layers: tuple[str, ...] = doc("Names of these layers; empty if it concerns the whole network.")
     reason: str = doc("What stands in the way; behind a layer's name, a sentence.")
 
 
@@ -57,4 +57,4 @@ class StructurePart(Part):
     security: float | None = doc("c(M) of COPA, at most 0; null where it is not defined.")
     security_kind: str = doc("How the least sure of its ranks is known; empty if not defined.")
     security_note: str = doc("Why c(M) is not defined.")
-    obstacles: tuple[Obstacle, ...] = doc("Why the network is no chain; none if it is one.")
+    obstacles: tuple[Obstacle, ...] = doc("Why the network is not a chain; empty if it is one.")

@@ -82,11 +82,11 @@ def security(converted: Converted | None, layers: Sequence[LayerRow]) -> dict[st
     """Return c(M), how its ranks are known, and why it is undefined if it is (COPA eq. 8)."""
     value, kind = None, ""
     if converted is None:
-        note = "c(M) is of a chain, which this network is not."
+        note = "c(M) is defined for chains, and this network is not one."
     elif not converted.chain.convolutions:
         note = "c(M) is a sum over convolutions, and there are none."
     elif not (converted.chain.is_sequential and converted.chain.is_plain):
-        note = "c(M) is of chains without skips, norms and pools."
+        note = "c(M) is defined for chains without skips, norms and pools."
     else:
         rows, note = {row.layer: row for row in layers}, ""
         found = [rows[name] for name in _behind(converted)]

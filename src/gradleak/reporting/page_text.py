@@ -45,7 +45,7 @@ def number(value: float | None, why: str = "not measured", digits: int = 3) -> M
     return Markup("{} {} 10<sup>{}</sup>").format(f"{sign}{mantissa}", TIMES, power)
 
 
-def fixed(value: float | None, decimals: int, why: str = "no answer") -> Markup:
+def fixed(value: float | None, decimals: int, why: str = "no reconstruction") -> Markup:
     """Number with fixed decimals, used for PSNR (1) and SSIM (2)."""
     if value is None or not isfinite(value):
         return _unusual(value, why)

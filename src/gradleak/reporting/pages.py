@@ -9,6 +9,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, sel
 from gradleak.reporting import page_text
 from gradleak.runtime.provenance import ROOT, TREE
 
+# Examples of audits' grades, which `python -m benchmarks.grades` writes.
+GRADES = "grades.json"
 # Templates, styles and scripts: in a wheel within the package, otherwise where Snakemake's users
 # look for them.
 FOLDER = next(p for p in (ROOT / "report", TREE / "workflow/report") if p.is_dir())

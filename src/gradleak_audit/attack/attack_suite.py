@@ -17,7 +17,7 @@ HONEST: Chapter = "honest server"
 MALICIOUS: Chapter = "malicious server"
 SEARCH = "inverting_gradients"
 CLOSED, SECOND, MKOR = "rgap", "gauss_newton", "mkor"
-# Of any network; on plain chains, Gauss-Newton minimises the same distance from R-GAP's answer.
+# Of any network; on plain chains, Gauss-Newton minimises the same distance from R-GAP's image.
 DLG = "dlg"
 # Attacks against one kind of change, which apply to no other.
 UNLOCK, MASKED = "unlock", "masked"
@@ -71,7 +71,7 @@ class Entry:
     def reason(self, chain: Chain, mode: str) -> str:
         """Reason why it does not apply to a chain; empty if it does."""
         if self.id == DLG and chain.is_plain:
-            return "Gauss-Newton minimises the same distance, from R-GAP's answer."
+            return "Gauss-Newton minimises the same distance, from R-GAP's reconstruction."
         if self.id == MKOR:
             return _unplanned(chain) or mkor(self, chain).applies(chain) or ""
         attack = self.attack(chain, "cpu")
@@ -108,7 +108,7 @@ def menu(scale: str, multiply_adds: int, parameters: int) -> dict[str, Entry]:
         ),
         SECOND: (
             "Gauss-Newton, second order (ours)",
-            f"from R-GAP's answer, at most {amounts.second} steps, {kind} conjugate gradients",
+            f"from R-GAP's image, at most {amounts.second} steps, {kind} conjugate gradients",
             second,
         ),
         DLG: (

@@ -93,4 +93,4 @@ def _answer(found: Reconstruction | str, label: int, targets: TargetSet) -> np.n
     if label not in found.classes:
         return "The attack found no image of its class."
     pixels = np.clip(targets.pixels(found.images[found.classes.index(label)]), 0.0, 1.0)
-    return pixels if np.isfinite(pixels).all() else "The answer for its class is not finite."
+    return pixels if np.isfinite(pixels).all() else "The image of its class is not finite."

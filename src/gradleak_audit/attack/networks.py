@@ -30,6 +30,7 @@ from gradleak.reading.fx_graph import Reading
 from gradleak.reading.layer_names import told
 from gradleak.reading.preprocessing import Preprocessing
 from gradleak_audit.attack.attack_suite import DLG, MASKED, SEARCH, SECOND, Entry
+from gradleak_audit.attack.substitutes import substituted
 
 # Mean values of starts, as shares of the input range, of networks that may branch on values.
 LEVELS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9)
@@ -226,7 +227,7 @@ class ModuleNetwork(_Network):
 
     def reason(self, entry: Entry) -> str:
         """Reason why an attack does not apply; empty if it does."""
-        chained = "The network is no chain of layers."
+        chained = "The network is not a chain of layers."
         return self.unsearched if entry.id in (SEARCH, DLG) else chained
 
     @cached_property
@@ -242,6 +243,13 @@ class ModuleNetwork(_Network):
         except (NotApplicable, NumericsError) as error:
             return str(error) if isinstance(error, NotApplicable) else ""
         return ""
+
+    def substituted(self, images: np.ndarray, labels: np.ndarray) -> str:
+        """Say which operations attacks replace, as compared on a client's inputs; empty if none."""
+        if self.unsearched:
+            return ""
+        module = self.module(0).to(self.task.device)
+        return substituted(module, images, labels, self.task.loss, self.task.mode)
 
     def answers(self, entry: Entry, draw: int, shared: Sequence[Shared]) -> list[Answer]:
         """Attack several gradients."""

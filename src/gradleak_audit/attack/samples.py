@@ -80,7 +80,7 @@ class Samples:
 # Provides images for an input size and a number of classes.
 Source = Callable[[Size, int], Samples]
 # Words for origins of data sets; all others are "the data set".
-KINDS = {"embedded": "embedded pictures,", "own folder": "images of one's own,"}
+KINDS = {"embedded": "embedded images,", "own folder": "your images,"}
 
 
 def from_dataset(data: Dataset, size: Size, classes: int) -> Samples:

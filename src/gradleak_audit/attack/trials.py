@@ -48,8 +48,8 @@ class Score:
 
     psnr: float  # best over the batch's images, dB
     ssim: float | None  # likewise; None below 7x7
-    matched: bool  # whether the image that some answer correlates with most is one of the batch
-    grade: Grade  # best over the answers and the batch's images
+    matched: bool  # whether one of the batch is the image that a reconstruction is most like
+    grade: Grade  # best over the reconstructions and the batch's images
     picture: np.ndarray  # best reconstruction (C, H, W) by grade, then SSIM and PSNR
 
     @property
@@ -83,7 +83,7 @@ class Judge:
         return Score(max(psnrs), known, any(hits), grades[best], pairs[best][0])
 
     def correlations(self, answer: np.ndarray) -> np.ndarray:
-        """Correlation (P,) of an answer with each image over all values; 0 for uniform ones.
+        """Correlation (P,) of a reconstruction with each image over all values; 0 for uniform ones.
 
         It does not depend on brightness and contrast, which attacks often miss.
         """
@@ -184,13 +184,13 @@ class Best:
 
 
 def cases(variant: Variant, entries: Iterable[Entry], bench: Bench) -> tuple[list[Case], Best]:
-    """Run all attacks of an honest server on one change; return their cases and best answers."""
+    """Run all attacks of an honest server on one change; return their cases and the best ones."""
     network, chosen = variant.network, [entry for entry in entries if entry.chapter == HONEST]
     assert network is not None
     reasons = {entry.id: why_not(entry, variant) for entry in chosen}
     targets, judge, best = bench.targets(variant.batch), Judge(bench.pool()), Best()
     runs: dict[str, list[Run]] = {entry.id: [] for entry in chosen}
-    for draw in progress(range(bench.seeds), "draws"):
+    for draw in progress(range(bench.seeds), "seeds"):
         shared = [_shared(variant, draw, number, bench) for number in range(bench.count)]
         for entry in progress(chosen, "attacks"):
             if why := reasons[entry.id]:

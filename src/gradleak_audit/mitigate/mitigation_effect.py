@@ -31,6 +31,7 @@ class Leak:
     read: int
     partly: int
     gradients: int
+    matched: int  # gradients matched by the attack that matched most
     # The most successful attack; among equals the one with the closest reconstructions.
     attack: str
 
@@ -40,10 +41,10 @@ def summary(variant: Variant, cases: Sequence[Case], price: Price | None, note: 
     own = [case for case in cases if case.change == variant.id and case.attempted]
     found, reason = leak(own), variant.reason
     if not reason and not own:
-        reason = "No attack of the menu applies to it, so it tells nothing."
+        reason = "No attack applies to it, so it tells nothing."
     elif own and found.leak is None:
         failures = Counter(run.reason for case in own for run in case.runs)
-        reason = f"No attack gave an answer: {failures.most_common(1)[0][0]}"
+        reason = f"No attack gave a reconstruction: {failures.most_common(1)[0][0]}"
     done: Effect = ""
     p: float | None = None
     if found.leak is not None and variant.id != NONE:
@@ -81,7 +82,8 @@ def leak(cases: Sequence[Case]) -> Leak:
     worst, found = max(tried, key=success, default=None), grades(tried)
     read, partly = found.count("read"), found.count("partly")
     share = (read + partly) / len(found) if any(case.ok for case in tried) else None
-    return Leak(share, read, partly, len(found), worst.attack if worst else "")
+    hits = max((len({r.image for r in case.runs if r.matched}) for case in tried), default=0)
+    return Leak(share, read, partly, len(found), hits, worst.attack if worst else "")
 
 
 def grades(cases: Sequence[Case]) -> list[Grade]:

@@ -60,7 +60,7 @@ def check(
 
 def _measured(audit: Audit, where: str, counts: Counts) -> float:
     if (found := leak(audit, counts)) is None:
-        nothing = "no attack gave an answer, so nothing was measured that could pass"
+        nothing = "no attack gave a reconstruction, so nothing was measured that could pass"
         raise GradleakError(f"{where}: {nothing}; see the reasons in report.html.")
     return found
 

@@ -1,5 +1,6 @@
 """report.html: an audit as one self-contained page."""
 
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,9 +9,9 @@ from typing import Any
 from gradleak.reporting import pages
 from gradleak.reporting.pictures import Thumbnail, thumbnail
 from gradleak.runtime.artifacts import atomic
-from gradleak.runtime.provenance import software
+from gradleak.runtime.provenance import MORE, software
 from gradleak.runtime.version import __version__
-from gradleak_audit.attack.trials import THRESHOLDS
+from gradleak_audit.attack.trials import OF_COLOUR, OF_MEAN, THRESHOLDS
 from gradleak_audit.mitigate.mitigation_effect import PAIRS
 from gradleak_audit.report.files import Pictures
 from gradleak_audit.result import NONE, QUICK, AttackPart, Audit, Case, Change, Chapter, Effect, Run
@@ -63,10 +64,14 @@ def render(audit: Audit, pictures: Pictures, command: str | None = None) -> str:
         untried=grouped(untried),
         failures=_failures,
         thresholds=THRESHOLDS,
+        of_colour=OF_COLOUR,
+        of_mean=OF_MEAN,
+        examples=json.loads((pages.FOLDER / pages.GRADES).read_text(encoding="utf-8")),
+        tried={case.attack for case in audit.cases if case.attempted},
         pairs=PAIRS,
         quick=QUICK,
         chapters={name: _chapter(name, audit, pictures) for name in CHAPTERS},
-        versions={"gradleak": __version__, **software()},
+        versions={"gradleak": __version__, **_software(audit)},
         command=command or f"snakemake results/audit/{audit.name}/report.html",
     )
 
@@ -85,10 +90,17 @@ def grouped(told: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
     return list(out.items())
 
 
+def _software(audit: Audit) -> dict[str, str]:
+    """Versions of what every audit needs, and of torchvision if the network is from there."""
+    used = {"torchvision"} if audit.network.source.startswith("torchvision") else set()
+    unused = set(MORE) - used
+    return {name: version for name, version in software().items() if name not in unused}
+
+
 def _failures(
     cases: Sequence[Case], attacks: Mapping[str, AttackPart], changes: Mapping[str, Change]
 ) -> list[tuple[str, list[str]]]:
-    """Return why runs have no answer, and whose they are, with their number unless all are.
+    """Return why runs have no reconstruction, and whose they are, with their number unless all are.
 
     Reasons that differ in numbers alone are told once, with those of the first run.
     """

@@ -44,6 +44,7 @@ class Facts:
     fresh: bool  # whether seeds initialize the weights, rather than the attacks' noise
     stand_in: bool  # whether the images replace the user's
     notes: tuple[str, ...] = ()  # further limits, sentences
+    substituted: str = ""  # operations that attacks replaced, sentences
 
 
 def verdict(
@@ -53,7 +54,7 @@ def verdict(
     best: Best,
     facts: Facts,
 ) -> Verdict:
-    """Put the result into words; `best` has an honest server's answers without any change."""
+    """Put the result into words; `best` has an honest server's reconstructions without change."""
     honest = {part.id for part in attacks if part.chapter == HONEST}
     plain = [
         case for case in cases if case.change == NONE and case.attack in honest and case.attempted
