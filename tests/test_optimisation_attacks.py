@@ -220,10 +220,10 @@ def test_a_failed_start_is_told_without_the_original():
     assert Dlg().judge(1e-3, zeros, seen) == ""
     for settings, loss, images, words in (
         ({}, float("nan"), zeros, "not finite"),
-        ({}, 1.0, zeros, "failure_loss: 0.5"),
-        ({}, 1e-3, zeros + 3.0, "failure_range: 1"),
-        (strict, 1e-3, zeros, "failure_loss: 0.0001"),
-        (strict, 1e-5, zeros + 1.0, "failure_range: 0.1"),
+        ({}, 1.0, zeros, "where 0.5 or more counts as failed"),
+        ({}, 1e-3, zeros + 3.0, "where more than 1 counts as failed"),
+        (strict, 1e-3, zeros, "where 0.0001 or more counts"),
+        (strict, 1e-5, zeros + 1.0, "where more than 0.1 counts"),
     ):
         assert words in Dlg(**settings).judge(loss, images, seen)
     # A saturated start has no gradient of its own, and so a distance of 1.
@@ -232,7 +232,7 @@ def test_a_failed_start_is_told_without_the_original():
     assert found.failure and np.all(np.isfinite(found.images))
     settings = {"failure_loss": 1e-9, "iterations": 3}
     for attack in (InvertingGradients(**settings), GaussNewton(start="normal", **settings)):
-        assert "failure_loss: 1e-09" in run(attack, seen).failure
+        assert "where 1e-09 or more counts as failed" in run(attack, seen).failure
     assert "never finite" in InvertingGradients().failure(float("inf"))
     assert InvertingGradients().failure(0.99) == "" != InvertingGradients().failure(1.0)
 

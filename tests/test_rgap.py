@@ -276,7 +276,7 @@ def test_a_saturated_sigmoid_fails_and_says_where(rows, bias, row_of):
     assert facts["fc1"]["stop"].endswith(f", {clipped} of 384 values saturated")
     assert all(f"{name}: {facts[name]['stop']}" in row["stop"] for name in ("fc1", "conv2"))
     assert f"{clipped} of 384 values are saturated in the input of fc1" in row["reason"]
-    assert "above failure_residual: 0.25" in row["reason"]
+    assert "where more than 0.25 counts as failed" in row["reason"]
     # Weights that saturate less leave an answer that is as exact as before.
     row, images, target = row_of(network, 5.0, rows=rows)
     assert row["status"] == "ok" and "saturated" not in row["stop"]

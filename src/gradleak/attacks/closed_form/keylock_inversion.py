@@ -104,8 +104,8 @@ class Unlock(Attack):
         if worst.residual > self.failure_residual:
             failure = (
                 f"The equations of {worst.layer} contradict each other (relative residual "
-                f"{worst.residual:.2g}, above failure_residual: {self.failure_residual:g}); use "
-                "dlg with lock: fit."
+                f"{worst.residual:.2g}, where more than {self.failure_residual:g} counts as "
+                "failed); use dlg with lock: fit."
             )
         return Reconstruction(image[None], stop, layers, label, failure=failure)
 

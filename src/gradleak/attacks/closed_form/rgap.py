@@ -125,8 +125,8 @@ class RGap(Attack):
                 return (
                     f"{worst.clipped} of {sizes[worst.layer]} values are saturated in the input "
                     f"of {worst.layer}, and the equations of {facts.layer} contradict each other "
-                    f"(relative residual {misfit:.2g}, above failure_residual: "
-                    f"{self.failure_residual:g}); use weights that saturate less."
+                    f"(relative residual {misfit:.2g}, where more than {self.failure_residual:g} "
+                    "counts as failed); use weights that saturate less."
                 )
             if worst is None:
                 if facts.free or misfit > AGREEMENT:

@@ -47,15 +47,17 @@ class Judged(Search):
             return "The distance of gradients is not finite at the start."
         if loss >= self.failure_loss:
             return (
-                f"The search ended at a relative distance of gradients of {loss:.2g}, not below "
-                f"failure_loss: {self.failure_loss:g}; it diverged or stuck at a saturated output."
+                f"The search ended at a relative distance of gradients of {loss:.2g}, where "
+                f"{self.failure_loss:g} or more counts as failed; it diverged or stuck at a "
+                "saturated output."
             )
         outside = images - np.clip(images, view.low, view.high)
         excess = float(np.sqrt(np.mean(outside**2))) / (view.high - view.low)
         if excess > self.failure_range:
             return (
                 f"The image leaves the range of inputs by {excess:.2g} of its width in root mean "
-                f"square, above failure_range: {self.failure_range:g}; the search diverged."
+                f"square, where more than {self.failure_range:g} counts as failed; the search "
+                "diverged."
             )
         return ""
 
@@ -92,7 +94,7 @@ class Dlg(Judged):
             return "start: class needs own_images: TARGETS, and nothing else takes it"
         if self.of is None and "answer" in self.model_fields_set:
             return (
-                f"answer: {self.answer} chooses among the answers of another attack; add start: "
+                f"answer: {self.answer} chooses among the images of another attack; add start: "
                 "reconstruction and of: ATTACK, or take answer out"
             )
         if self.start in ("normal", "uniform") and "start_noise" in self.model_fields_set:

@@ -102,8 +102,8 @@ class Search(ManyAttack):
             return "The distance of gradients was never finite."
         if distance >= limit:
             return (
-                f"The search ended at a {self.distance} of {distance:.2g}, not below failure_loss: "
-                f"{limit:g}."
+                f"The search ended at a {self.distance} of {distance:.2g}, where {limit:g} or more "
+                "counts as failed."
             )
         return ""
 
