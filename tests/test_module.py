@@ -1,4 +1,4 @@
-"""The workflow in other folders: used as a module, and as snakedeploy deploys it from GitHub."""
+"""The workflow in other folders: used as a module, and as snakedeploy deploys it."""
 
 import json
 import shutil
@@ -78,6 +78,16 @@ def test_a_deployed_folder_runs(tmp_path, snakemake, monkeypatch):
     snakemake(folder, "--config", "scale=smoke", "--", MODEL)
     record = json.loads((folder / f"results/provenance/{MODEL[8:]}.json").read_text())
     assert record["commit"] == commit and record["changed"] is False
+
+
+def test_the_documented_snakefile_of_a_deployed_clone_runs(tmp_path, snakemake):
+    blocks = (ROOT / "config/README.md").read_text().split("```")
+    (own,) = [block for block in blocks if "configfile:" in block]
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    (tmp_path / "workflow").mkdir()
+    (tmp_path / "workflow/Snakefile").write_text(own.replace("/path/to/gradleak", str(ROOT)))
+    done = snakemake(tmp_path, "-n", "--", MODEL.replace("smoke", "laptop"))
+    assert jobs_of(done.stdout + done.stderr)["model"] == 1
 
 
 def test_deployed_settings_are_those_of_the_source():
