@@ -165,7 +165,7 @@ def record(rows: pd.DataFrame, pictures: list[tuple[np.ndarray, np.ndarray]]) ->
         ]
         original = thumbnail(pictures[found[0]][0], CELL)._asdict()
         photos.append({"name": name, "original": original, "shown": shown})
-    written = {"candidates": CANDIDATES, "photos": photos}
+    written = {"candidates": CANDIDATES, "near": ON_PAGE_SHOWN, "photos": photos}
     (pages.FOLDER / pages.GRADES).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
 
 
