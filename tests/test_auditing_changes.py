@@ -196,7 +196,7 @@ def test_reasons_are_told_with_the_users_names(reason, sentence):
 def test_no_reason_of_a_network_without_convolutions_names_one():
     layers = nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3)
     mlp = network_of(lambda: nn.Sequential(*layers), (1, 4, 4))
-    reason = "Lock.layers: conv1 is no convolution here; there are none."
+    reason = "Lock.layers: conv1 is not a convolution here; there are none."
     assert told(reason, mlp.chain, mlp.names) == "There is no convolution."
     entries = attack_suite.menu("smoke", mlp.multiply_adds, mlp.parameters)
     reasons = [mlp.reason(entry) for entry in entries.values()]

@@ -189,7 +189,7 @@ def test_equal_findings_make_equal_pages_and_one_that_cannot_be_written_a_senten
 def test_pictures_that_cannot_be_shown_are_refused():
     zeros = np.zeros((1, 3, 8, 8))
     for originals, answers, said in (
-        (zeros[0], {}, r"\(3, 8, 8\) is no \(n, C, H, W\)"),
+        (zeros[0], {}, r"\(3, 8, 8\) is not \(n, C, H, W\)"),
         (zeros + np.nan, {}, "originals"),
         (zeros, {1: zeros[0]}, "no image 1"),
         (zeros, {0: zeros[0, :, :4]}, r"answers\.ig\.0"),

@@ -41,7 +41,7 @@ def test_sub_folders_are_classes_that_take_turns_and_bad_ones_give_one_sentence(
         with refused(match=match, kind=kind):
             from_folder(str(tmp_path / name), size, classes)
 
-    refuse(ConfigError, "missing is no folder", "missing")
+    refuse(ConfigError, "missing is not a folder", "missing")
     refuse(ConfigError, "2 sub-folders, but the network has 1 outputs", classes=1)
     refuse(ConfigError, r"\[4, 8, 8\] has 4 channels", size=(4, 8, 8))
     (tmp_path / "red" / "bad.png").write_bytes(b"\x89PNG no more")

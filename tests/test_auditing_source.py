@@ -163,7 +163,7 @@ def test_weights_of_another_network_and_files_without_any_are_one_sentence(tmp_p
     for name, part in (
         ("w.safetensors", "cannot be read"),
         ("list.pth", "a list, not a state dict"),
-        ("point.pth", "'epoch' is no tensor"),
+        ("point.pth", "'epoch' is not a tensor"),
         ("none.pth", "does not exist"),
         ("", "is a folder; give the file in it"),
     ):
@@ -259,12 +259,12 @@ def test_an_inflated_archive_is_refused_before_it_is_unpacked(tmp_path, monkeypa
 
 def test_only_regular_files_are_read(tmp_path):
     os.mkfifo(tmp_path / "w.pth")
-    not_loaded(net(), tmp_path / "w.pth", "w.pth is no regular file")
-    not_loaded(net(), "/dev/zero", "/dev/zero is no regular file")
+    not_loaded(net(), tmp_path / "w.pth", "w.pth is not a regular file")
+    not_loaded(net(), "/dev/zero", "/dev/zero is not a regular file")
     (tmp_path / "images").mkdir()
     Image.new("RGB", (4, 4)).save(tmp_path / "images" / "a.png")
     os.mkfifo(tmp_path / "images" / "z.png")
-    with refused("z.png is no regular file", kind=DataError):
+    with refused("z.png is not a regular file", kind=DataError):
         from_folder(str(tmp_path / "images"), (3, 4, 4), 2)
 
 

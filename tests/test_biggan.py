@@ -194,16 +194,16 @@ def test_other_files_are_refused(state, weights, tmp_path):
     # The second is a pickle of nothing: an IndexError.
     for content in (b"not found", b"\x80\x02.", Path(weights).read_bytes()[:5000]):
         other.write_bytes(content)
-        with refused("is no file of weights alone"):
+        with refused("is not a file of weights alone"):
             made(str(other), tmp_path)
     for change, words in OTHERS:
         torch.save({**state, **change(state)}, other)
         with refused(words):
             made(str(other), tmp_path)
     torch.save({k: v for k, v in state.items() if k != "generator.layers.2.gamma"}, other)
-    with refused("lacks generator.layers.2.gamma, so it is no BigGAN"):
+    with refused("lacks generator.layers.2.gamma, so it is not a BigGAN"):
         made(str(other), tmp_path)
-    with refused("so it is no BigGAN-deep-256"):
+    with refused("so it is not a BigGAN-deep-256"):
         biggan.convert(weights, replace(TINY, width=8))
     found = read_tensors(made(weights, tmp_path))[1]
     assert found["kind"] == "biggan"

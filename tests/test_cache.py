@@ -153,7 +153,7 @@ def test_a_cache_that_cannot_be_used_is_refused_and_nothing_runs(tree, refusal, 
     assert unset in sentence(ConfigError, shared_cache.check, None)
     assert "a relative path" in sentence(ConfigError, shared_cache.check, "cache")
     nowhere = sentence(ConfigError, shared_cache.check, "/nowhere/cache")
-    assert "no folder that you may write to" in nowhere
+    assert "not a folder that you may write to" in nowhere
     monkeypatch.delenv(shared_cache.VARIABLE, raising=False)
     assert unset in refusal(*SMOKE, "--cache", "--", RGAP)
     assert not (tree / "results").exists()

@@ -41,7 +41,7 @@ REFUSED = [
     (SECOND, {"MaxPool": 2}, "layer 2 is a pooling layer"),
     (f"{V1}.layers.0.maxpool", 2, "layer 1 has a pooling layer ('maxpool')"),
     (SECOND, {"batch_norm": True}, "layer 2 is a normalisation ('batch_norm')", "add norm: batch"),
-    (LOCK, {"layers": ["conv9"]}, "conv9 is no convolution", "conv1 to conv2"),
+    (LOCK, {"layers": ["conv9"]}, "conv9 is not a convolution", "conv1 to conv2"),
     (f"{RESNET20}.lock", SKIPS, "conv2_skip is no", "conv1 to conv19, conv9_skip and conv15_skip"),
     (LOCK, {"layers": ["fc1"]}, "cnn3_v1_tanh.lock.layers", "'fc1'"),
     (LOCK, {"key": 0}, "cnn3_v1_tanh.lock.key", "0", "greater than 0"),

@@ -31,16 +31,16 @@ def refused(path):
         ("a:\n  - 1\n\t- 2\n", "line 3 is indented with a tab"),
         ("a: 1\nb: !!python/object/apply:os.system ['x']\n", "line 2: the tag !!python/object/ap"),
         ("a: 1\nb: !own 1\n", "line 2: the tag !own is not taken"),
-        ("a: 1\nb: c: d\n", "line 2 is no YAML (mapping values are not allowed"),
-        ("a: [1\nb: 2\n", "line 2 is no YAML"),
-        ("a: 1\nb: 2026-13-45\n", "line 2 is no YAML (month must be in 1..12)"),
-        ("a: 1\n---\nb: 1\n", "line 2 is no YAML (but found another document)"),
-        ("? [a]\n: 1\n", "line 1 is no YAML (found unhashable key)"),
-        ("a: 1\nb: \x01\n", r"line 2: the control character '\x01' is no text"),
+        ("a: 1\nb: c: d\n", "line 2 is not YAML (mapping values are not allowed"),
+        ("a: [1\nb: 2\n", "line 2 is not YAML"),
+        ("a: 1\nb: 2026-13-45\n", "line 2 is not YAML (month must be in 1..12)"),
+        ("a: 1\n---\nb: 1\n", "line 2 is not YAML (but found another document)"),
+        ("? [a]\n: 1\n", "line 1 is not YAML (found unhashable key)"),
+        ("a: 1\nb: \x01\n", r"line 2: the control character '\x01' is not text"),
         # PyYAML's own mark of the end of a file.
-        ("a: 1\nb: \x00\n", r"line 2: the control character '\x00' is no text"),
-        (b"a: 1\nb: caf\xe9\n", "line 2: byte 0xe9 is no UTF-8"),
-        (b"\x7fELF\x02\x01\x01\x80", "line 1: byte 0x80 is no UTF-8"),
+        ("a: 1\nb: \x00\n", r"line 2: the control character '\x00' is not text"),
+        (b"a: 1\nb: caf\xe9\n", "line 2: byte 0xe9 is not UTF-8"),
+        (b"\x7fELF\x02\x01\x01\x80", "line 1: byte 0x80 is not UTF-8"),
         ("- 1\n", "FILE holds no keys"),
         ("", "FILE holds no keys"),
         ("__use_yte__: true\nscale: ?'x'\n", "__use_yte__ would run what the file holds"),
@@ -73,9 +73,9 @@ def test_good_files_pass(tmp_path, text):
 
 def test_what_is_no_file_is_refused_and_a_missing_one_left_to_snakemake(tmp_path):
     yaml_checks.check(tmp_path / "none.yaml")
-    assert "is no regular file" in refused(tmp_path)
+    assert "is not a regular file" in refused(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    assert "is no regular file" in refused(tmp_path / "pipe")
+    assert "is not a regular file" in refused(tmp_path / "pipe")
 
 
 def include(folder, **files):
@@ -89,9 +89,9 @@ def include(folder, **files):
     ("text", "words"),
     [
         ("a: 1\na: 2\n", "mine.yaml, line 2: key 'a' stands in line 1 too"),
-        ("scale: smoke\n", "mine.yaml: 'scale' is no section of entries"),
-        ("include: [x.yaml]\n", "mine.yaml: 'include' is no section of entries"),
-        ("attacks: [copa]\n", "mine.yaml: 'attacks' is no section of entries"),
+        ("scale: smoke\n", "mine.yaml: 'scale' is not a section of entries"),
+        ("include: [x.yaml]\n", "mine.yaml: 'include' is not a section of entries"),
+        ("attacks: [copa]\n", "mine.yaml: 'attacks' is not a section of entries"),
         ("attacks: {copa: {method: copa}}\n", "mine.yaml: attacks.copa stands in papers/copa/pap"),
         ("atacks: {}\n", "mine.yaml: unknown key 'atacks' (did you mean 'attacks'?)"),
         ("attacks: {a: {method: copa, strat: rgap}}\n", "mine.yaml: unknown key"),
@@ -157,14 +157,14 @@ def test_the_pipeline_checks_its_config_files_before_it_reads_them(tree, refusal
     text = (tree / "config.yaml").read_text()
     (tree / "config.yaml").write_bytes(text.encode() + b"# \xe9\n")
     lines = text.count("\n") + 1
-    assert f"config.yaml, line {lines}: byte 0xe9 is no UTF-8" in refusal("-n")
+    assert f"config.yaml, line {lines}: byte 0xe9 is not UTF-8" in refusal("-n")
 
 
 def test_the_pipeline_refuses_folders_that_are_none_and_missing_claims(tree, refusal):
     said = refusal("-n", "--config", "data={root: Snakefile}", "--")
-    assert "data.root: Snakefile is no folder" in said
+    assert "data.root: Snakefile is not a folder" in said
     (tree / "results").symlink_to("nowhere")
-    assert "results is no folder that you may write to" in refusal("-n")
+    assert "results is not a folder that you may write to" in refusal("-n")
     (tree / "results").unlink()
     (tree / "papers/copa/claims.yaml").unlink()
     said = refusal("-n", "results/claims.csv")

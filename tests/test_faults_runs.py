@@ -254,7 +254,7 @@ status=0; "$@" || status=$?
 echo "status $status"
 """
 UNWRITABLE_FOLDERS = [
-    ("results", "results is no folder that you may write to"),
+    ("results", "results is not a folder that you may write to"),
     (".", "may not be written to; run Snakemake in a folder of your own, with --snakefile"),
     # Snakemake's own words, before the job begins; a data folder that holds all may be read-only.
     ("data", "Read-only file system: 'data/photos10-train.safetensors'"),

@@ -304,7 +304,7 @@ def test_check_tells_what_came_back_in_place_of_weights():
         ({"count": "1"}, "count: give the number"),
         ({"count": 1.5}, "count: give the number"),
         ({"before": [1.0]}, "before: give tensors or arrays by name"),
-        ({"after": {"0.weight": [1.0]}}, "after: 0.weight is no tensor"),
+        ({"after": {"0.weight": [1.0]}}, "after: 0.weight is not a tensor"),
     ],
 )
 def test_an_update_of_something_else_is_told(wrong, word):

@@ -215,7 +215,9 @@ def test_statistics_of_locked_norms_and_projections(layer):
 
 
 SKIP = conv(3, 3, padding=1, skip=1, skip_lock=RELU), LinearSpec(3)
-CONV8 = "lock.layers: conv8_skip is no convolution here; there are conv1 to conv19, conv9_skip and "
+CONV8 = (
+    "lock.layers: conv8_skip is not a convolution here; there are conv1 to conv19, conv9_skip and "
+)
 
 
 @pytest.mark.parametrize(
@@ -224,9 +226,9 @@ CONV8 = "lock.layers: conv8_skip is no convolution here; there are conv1 to conv
         (dlg_lenet(), ["conv1"], {}, "conv1 is locked, but no key is given; add the client's own"),
         (dlg_lenet(), ["conv1"], {"conv1_key": np.zeros(9)}, "takes a key of 1024 values, but the"),
         (SMALL, ["conv9_skip"], {}, "conv9_skip is locked, but no key is given"),
-        (dlg_lenet(), ["conv4"], {}, "conv4 is no convolution here; there are conv1 to conv3"),
+        (dlg_lenet(), ["conv4"], {}, "conv4 is not a convolution here; there are conv1 to conv3"),
         (SMALL, ["conv8_skip"], {}, CONV8 + "conv15_skip."),
-        ((LinearSpec(3),), ["conv1"], {}, "no convolution here; there are none."),
+        ((LinearSpec(3),), ["conv1"], {}, "not a convolution here; there are none."),
         (SKIP, [], {}, "conv1 has a lock in its skip but no projection; give it projection: true"),
     ],
 )

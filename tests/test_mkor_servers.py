@@ -203,7 +203,7 @@ NO_ROOM = [
     (MkorServer(beta=[1.0] * 3), network(), ["beta has 3 values", "2 convolutions"]),
     (SILENT, network(activation="sigmoid"), ["silent needs relu"]),
     (SILENT, net(*BARE, size=(1, 16, 16)), ["conv1 of net has none", "bias: true"]),
-    (ClassFishingServer(target=9), network(), ["target: 9 is no class", "from 0 to 3"]),
+    (ClassFishingServer(target=9), network(), ["target: 9 is not a class", "from 0 to 3"]),
     (NAIVE, NARROW, ["conv1 has 2 filters", "needs 3", "widen"]),
     (NAIVE, TANH, ["conv1 is followed by 'tanh'"]),
     (NAIVE, UNBIASED, ["conv1 has no bias", "bias: true"]),

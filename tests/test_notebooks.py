@@ -141,7 +141,7 @@ def test_parameters_follow_their_defaults():
     # A cell of parameters that is no Python is one sentence.
     before.cells.insert(1, v4.new_code_cell("import os"))
     before.cells[2].source = "%matplotlib inline\nscale = = 1"
-    said = "mine.ipynb: code cell 2, tagged 'parameters', is no Python at line 2 ("
+    said = "mine.ipynb: code cell 2, tagged 'parameters', is not Python at line 2 ("
     with refused(said, kind=NotebookError):
         source.with_parameters(before, {"scale": "smoke"}, "mine.ipynb")
 
@@ -149,8 +149,11 @@ def test_parameters_follow_their_defaults():
 MADE = nbformat.writes(notebook())
 UNFIT = [
     (None, ["a.ipynb: No such file"]),
-    ("{", ["a.ipynb is no notebook"]),
-    ('{"cells": [], "nbformat": 4, "nbformat_minor": 5}', ["a.ipynb is no notebook", "metadata"]),
+    ("{", ["a.ipynb is not a notebook"]),
+    (
+        '{"cells": [], "nbformat": 4, "nbformat_minor": 5}',
+        ["a.ipynb is not a notebook", "metadata"],
+    ),
     (nbformat.writes(v4.new_notebook()), ["no code cell tagged 'parameters'", "scale"]),
     (MADE.replace("scale =", "amount ="), ["'parameters' does not set scale"]),
     (MADE.replace("scale =", "scale: str #"), ["'parameters' does not set scale"]),

@@ -245,8 +245,8 @@ def test_granted_signs_are_held_against_the_gradient(loss):
     assert "contradicts" in str(run(Dlg(iterations=2), replace(seen, labels=(1,))))
     for known, labels, words in (
         (seen, (1,), r"y = 1 contradicts the gradient"),
-        (seen, (0,), r"label 0 is no label of the .* takes −1 or 1"),
-        (both, (1, 2), "label 2 is no label"),
+        (seen, (0,), r"label 0 is not a label of the .* takes −1 or 1"),
+        (both, (1, 2), "label 2 is not a label"),
     ):
         with pytest.raises(NumericsError, match=words):
             known_labels(replace(known, labels=labels))

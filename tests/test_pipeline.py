@@ -162,7 +162,7 @@ def test_bad_settings_stop_before_anything_is_written(tree, refusal, setting, en
 @pytest.mark.parametrize("name", ["results", "figures"])
 def test_a_folder_that_cannot_be_written_is_refused(tree, refusal, name):
     (tree / name).write_text("")
-    assert f"{name} is no folder that you may write to" in refusal(*SMOKE)
+    assert f"{name} is not a folder that you may write to" in refusal(*SMOKE)
 
 
 def test_a_device_that_is_not_there_is_refused_by_the_job(tree, refusal):

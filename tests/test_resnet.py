@@ -171,7 +171,7 @@ def test_passes_match_pytorch_with_skips_and_losses(layers, loss, label, classes
 
 def test_a_block_that_is_not_there_is_refused():
     for kind in KINDS:
-        with refused("cut: 40 is no block of resnet", kind=ConfigError):
+        with refused("cut: 40 is not a block of resnet", kind=ConfigError):
             specs(kind, 16, 10, cut=(1, 40))
 
 

@@ -70,7 +70,7 @@ WRONG = [
     (MAKE, f"{MAKE}{PANELS}", "key 'figures.toy_fig1.panels.0.attack' is missing"),
     ("toy_fig1", "copa_fig1", "results of toy have names that begin with toy_; rename it"),
     ("An invented paper.", '""', "caption: '' is not allowed"),
-    ("title: TOY\n", "title: [TOY\n", "is no YAML"),
+    ("title: TOY\n", "title: [TOY\n", "is not YAML"),
     ("figures:", "figure:", "unknown key 'figure' (did you mean 'figures'?)"),
 ]
 
@@ -81,7 +81,7 @@ def test_a_wrong_file_is_refused_in_one_sentence(tmp_path, old, new, said):
     text = sentence(ConfigError, load, path)
     assert said in text and str(path) in text
     path.unlink()
-    assert "results.yaml is no regular file" in sentence(ConfigError, load, path)
+    assert "results.yaml is not a regular file" in sentence(ConfigError, load, path)
 
 
 def test_the_page_on_targets_lists_every_result(all_results):

@@ -124,7 +124,7 @@ OUTSIDE = ["../../x", "/etc/x", "a{b}", "a\n", "..", "", "-rf"]
 def test_no_id_leads_elsewhere(section, word):
     entries = dict(RAW.get(section, {}))
     entries[word] = next(iter(entries.values()))
-    with refused(f"config.yaml: {section}: {word!r} is no id; use", kind=ConfigError):
+    with refused(f"config.yaml: {section}: {word!r} is not an id; use", kind=ConfigError):
         loader.load({**RAW, section: entries})
 
 
@@ -132,7 +132,7 @@ def test_no_id_leads_elsewhere(section, word):
 @pytest.mark.parametrize("word", OUTSIDE[:3])
 def test_no_reference_leads_elsewhere(key, word):
     many = isinstance(RAW["experiments"]["copa_pair"].get(key), list)
-    with refused("is no id", kind=ConfigError):
+    with refused("is not an id", kind=ConfigError):
         loader.load(changed(RAW, f"experiments.copa_pair.{key}", [word] if many else word))
 
 

@@ -226,7 +226,7 @@ def test_a_clients_file_that_is_missing_or_does_not_fit_is_refused(tmp_path):
         whole.of(t.with_lock(name="other"), 0)
     with refused("has 1 draws of locked, but draw 1 is asked for", kind=ArtifactError):
         whole.of(t.LOCKED, 1)
-    with refused("is no client's file; give one of results/clients", kind=ArtifactError):
+    with refused("is not a client's file; give one of results/clients", kind=ArtifactError):
         client_keys.read(str(tmp_path / "model.safetensors"))
 
 

@@ -120,7 +120,7 @@ def _network(given: argparse.Namespace) -> dict[str, Any]:
 def _argument(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise ConfigError(f"arguments: {text} is no KEY=VALUE; give for example classes=10.")
+        raise ConfigError(f"arguments: {text} is not KEY=VALUE; give for example classes=10.")
     try:
         return key, ast.literal_eval(value)
     except (ValueError, SyntaxError):
@@ -131,4 +131,6 @@ def _check_output(folder: Path) -> None:
     """Raise `ConfigError` before the audit, which takes minutes, if it could not be written."""
     top = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not top.is_dir() or not os.access(top, os.W_OK):
-        raise ConfigError(f"output: {top} is no folder that can be written to; give another one.")
+        raise ConfigError(
+            f"output: {top} is not a folder that can be written to; give another one."
+        )

@@ -84,7 +84,7 @@ class Settings:
         for key in ("offset", "std"):
             number = getattr(self, key)
             if not isinstance(number, Real) or not math.isfinite(number):
-                raise ConfigError(f"{key}: {number!r} is no finite number; give one.")
+                raise ConfigError(f"{key}: {number!r} is not a finite number; give one.")
         if not self.std > 0:
             raise ConfigError(f"std: {self.std:g} is not above 0; correct it.")
 

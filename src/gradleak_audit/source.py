@@ -67,7 +67,7 @@ def _imported(path: Path) -> Any:
         )
     spec = importlib.util.spec_from_file_location(MODULE, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"network: {path} is no Python file; give one that ends in .py.")
+        raise ConfigError(f"network: {path} is not a Python file; give one that ends in .py.")
     module = importlib.util.module_from_spec(spec)
     # Modules in the file's folder can be imported, as when it runs as a script.
     sys.path.insert(0, str(path.resolve().parent))
@@ -127,7 +127,7 @@ def load_weights(network: nn.Module, path: str) -> None:
     """
     file = Path(path)
     if not file.is_file():
-        why = "is no regular file but a pipe or device; give a file"
+        why = "is not a regular file but a pipe or device; give a file"
         if file.is_dir():
             why = "is a folder; give the file in it that holds them"
         elif not file.exists():
@@ -215,7 +215,7 @@ def _tensors(file: Path, own: int) -> dict[str, torch.Tensor]:
         odd = [key for key, value in found.items() if not isinstance(value, torch.Tensor)]
         if found and not odd:
             return dict(found)
-        what = f"a dict whose {str(odd[0])!r} is no tensor" if odd else "an empty dict"
+        what = f"a dict whose {str(odd[0])!r} is not a tensor" if odd else "an empty dict"
     raise ConfigError(
         f"weights: {file} holds {what}, not a state dict; write it with "
         "torch.save(network.state_dict(), …)."

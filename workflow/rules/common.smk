@@ -40,7 +40,7 @@ if not (Path("results").exists() or os.access(".", os.W_OK)):
 for folder in ("results", "figures"):
     if os.path.lexists(folder) and not (Path(folder).is_dir() and os.access(folder, os.W_OK)):
         raise WorkflowError(
-            f"{folder} is no folder that you may write to; move it away or change its permissions."
+            f"{folder} is not a folder that you may write to; move it away or change its permissions."
         )
 if workflow.is_main_process and workflow.storage_settings.default_storage_provider is None:
     try:

@@ -83,7 +83,7 @@ def read(path: str) -> ClientFile:
     """Read a client's file; raise `ArtifactError` if it is missing, damaged, or of another kind."""
     weights, metadata = read_tensors(path)
     if "client" not in metadata:
-        raise ArtifactError(f"{path} is no client's file; give one of results/clients.")
+        raise ArtifactError(f"{path} is not a client's file; give one of results/clients.")
     with whole(path):
         _Metadata.model_validate(metadata)
         for name, array in weights.items():

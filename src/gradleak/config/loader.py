@@ -70,7 +70,7 @@ def check_root(root: str) -> None:
         if not absent[-1].is_dir():
             reason = f"cannot be made a folder ({error.strerror})"
     if not absent and not place.is_dir():
-        reason = "is no folder"
+        reason = "is not a folder"
     if reason:
         raise ConfigError(
             f"config.yaml: data.root: {root} {reason}; give a folder, in the file or by "

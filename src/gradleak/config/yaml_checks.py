@@ -47,7 +47,9 @@ def read(path: str | Path) -> dict[str, Any]:
     """Keys of a YAML or JSON file; `ConfigError` naming its line if it is none, or not safe."""
     file = Path(path)
     if not file.is_file():
-        raise ConfigError(f"{path} is no regular file; give a file with the keys of config.yaml.")
+        raise ConfigError(
+            f"{path} is not a regular file; give a file with the keys of config.yaml."
+        )
     text = _text(file)
     try:
         content = _json(text, file)
@@ -86,7 +88,7 @@ def with_included(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str
         for section, entries in read(path).items():
             if section in TOP or not isinstance(entries, dict):
                 raise ConfigError(
-                    f"{name}: '{section}' is no section of entries; take it out, or put it into "
+                    f"{name}: '{section}' is not a section of entries; take it out, or put it into "
                     "config.yaml."
                 )
             files.setdefault(section, name)
@@ -155,14 +157,14 @@ def _text(file: Path) -> str:
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise ConfigError(
-            f"{file}, line {line}: byte 0x{content[error.start]:02x} is no UTF-8; save the file in "
-            "UTF-8."
+            f"{file}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8; save the file "
+            "in UTF-8."
         ) from None
     odd = yaml.reader.Reader.NON_PRINTABLE.search(text)
     if odd:
         line = text.count("\n", 0, odd.start()) + 1
         raise ConfigError(
-            f"{file}, line {line}: the control character {odd[0]!r} is no text; take it out."
+            f"{file}, line {line}: the control character {odd[0]!r} is not text; take it out."
         )
     return text
 
@@ -219,4 +221,4 @@ def _sentence(file: Path, text: str, error: yaml.MarkedYAMLError) -> str:
         return f"{where}: the tag {tag} is not taken; write a plain value without it."
     if "\t" in shown[: column + 1]:
         return f"{where} is indented with a tab; indent with spaces."
-    return f"{where} is no YAML ({problem}); correct it, or the lines above it."
+    return f"{where} is not YAML ({problem}); correct it, or the lines above it."

@@ -182,7 +182,7 @@ def _by_hand(source: Path, header: dict[str, str], dataset: str, split: str) -> 
         classes = None
     if not isinstance(classes, list):
         raise DataError(
-            f"{source} has metadata 'classes' that is no JSON list of names; {REPLACE}."
+            f"{source} has metadata 'classes' that is not a JSON list of names; {REPLACE}."
         )
     names = [str(name) for name in classes or range(catalogue.info(dataset).classes)]
     own: dict[str, Any] = {"dataset": dataset, "split": split, "classes": names, "origin": BY_HAND}

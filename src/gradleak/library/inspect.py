@@ -173,7 +173,7 @@ def _loaded(model: nn.Module, state: Mapping[str, Any] | None, key: str) -> nn.M
         try:
             value = torch.as_tensor(state[name])
         except (TypeError, ValueError, RuntimeError) as error:
-            raise ConfigError(f"{key}: {name} is no tensor; give a state dict.") from error
+            raise ConfigError(f"{key}: {name} is not a tensor; give a state dict.") from error
         if value.shape != own[name].shape:
             raise ConfigError(
                 f"{key}: {name} is of shape {times(value.shape)}, but {kind} has "

@@ -66,7 +66,7 @@ class OwnNetwork:
     def chain(self) -> Chain:
         """The chain that it equals; `NotApplicable` if it is none."""
         if self.converted is None:
-            raise NotApplicable(f"{self.name} is no chain of layers: {self.why_no_chain}")
+            raise NotApplicable(f"{self.name} is not a chain of layers: {self.why_no_chain}")
         return self.converted.chain
 
     def told(self, reason: str) -> str:

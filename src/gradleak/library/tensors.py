@@ -63,8 +63,8 @@ def _by_name(gradient: Any, module: nn.Module, own: list[str]) -> dict[str, Any]
             )
         if extra:
             raise ConfigError(
-                f"gradient: {extra[0]} is no parameter of {kind}{nearest(extra[0], own)}; take it "
-                "out, or give the network that the gradient is of."
+                f"gradient: {extra[0]} is not a parameter of {kind}{nearest(extra[0], own)}; take "
+                "it out, or give the network that the gradient is of."
             )
         return dict(gradient)
     if isinstance(gradient, str | bytes) or not isinstance(gradient, Sequence):

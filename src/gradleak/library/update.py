@@ -112,7 +112,9 @@ def _tensors(key: str, values: Any) -> dict[str, torch.Tensor]:
         if isinstance(value, np.ndarray | np.generic):
             value = torch.from_numpy(np.asarray(value))
         if not isinstance(value, torch.Tensor):
-            raise ConfigError(f"{key}: {name} is no tensor or array, but {type(value).__name__}.")
+            raise ConfigError(
+                f"{key}: {name} is not a tensor or array, but {type(value).__name__}."
+            )
         found[str(name)] = value
     return found
 

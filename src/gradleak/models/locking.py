@@ -23,7 +23,7 @@ def with_lock(
     for name in layers:
         if name not in own + skips:
             raise ConfigError(
-                f"lock.layers: {name} is no convolution here; there are {_listed(own, skips)}."
+                f"lock.layers: {name} is not a convolution here; there are {_listed(own, skips)}."
             )
     for name, spec in named.items():
         if name in layers:

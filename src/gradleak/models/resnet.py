@@ -51,7 +51,7 @@ def specs(
         raise ConfigError(f"cut: {twice[0]} is listed twice; take one out.")
     if missing := sorted(set(cut) - set(range(1, count + 1))):
         raise ConfigError(
-            f"cut: {missing[0]} is no block of {kind}, which has blocks 1 to {count}; correct it."
+            f"cut: {missing[0]} is not a block of {kind}, with blocks 1 to {count}; correct it."
         )
     small = stem == "small"
     layers = [_convolution(width, 3, 1) if small else _convolution(width, 7, 2, pool="max3")]

@@ -44,8 +44,8 @@ def check(location: str | None) -> None:
         )
     if not (Path(location).is_dir() and os.access(location, os.W_OK | os.X_OK)):
         raise ConfigError(
-            f"{VARIABLE} is {location}, which is no folder that you may write to; make it, change "
-            "its permissions, or leave out --cache."
+            f"{VARIABLE} is {location}, which is not a folder that you may write to; make it, "
+            "change its permissions, or leave out --cache."
         )
 
 

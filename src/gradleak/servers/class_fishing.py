@@ -29,7 +29,7 @@ class ClassFishingServer(Server):
         assert isinstance(last, LinearLayer)
         if self.target >= last.outputs:
             raise ConfigError(
-                f"target: {self.target} is no class of {chain.name}, which has {last.outputs}; "
+                f"target: {self.target} is not a class of {chain.name}, which has {last.outputs}; "
                 f"choose one from 0 to {last.outputs - 1}."
             )
         if not last.bias:

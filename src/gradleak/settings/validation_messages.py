@@ -57,7 +57,7 @@ def sentence(error: ValidationError, model: type[BaseModel]) -> str:
         )
     if kind == "string_pattern_mismatch" and first["ctx"]["pattern"] == ID_PATTERN:
         rule = "use lower-case letters, digits and _, a letter first"
-        return f"{path.removesuffix(f'.{value}')}: {shown} is no id; {rule}{more}."
+        return f"{path.removesuffix(f'.{value}')}: {shown} is not an id; {rule}{more}."
     if kind == SENTENCE:
         return f"{path}: {first['msg']}{more}."
     message = first["msg"].removeprefix("Value error, ")

@@ -164,7 +164,7 @@ def from_folder(path: str, size: Size, classes: int) -> Samples:
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise ConfigError(f"samples: {path} is no folder; give one that holds images.")
+        raise ConfigError(f"samples: {path} is not a folder; give one that holds images.")
     files = sorted(file for file in folder.rglob("*") if _is_image(file.relative_to(folder)))
     tops = [file.relative_to(folder).parts for file in files]
     inside = sorted({first for first, *others in tops if others})
@@ -203,7 +203,7 @@ def _opened(file: Path, size: Size) -> np.ndarray:
     if not file.is_file():
         # Opening a pipe would block forever.
         raise DataError(
-            f"samples: {file} is no regular file but a folder, a broken link, a pipe or a device; "
+            f"samples: {file} is not a regular file but a folder, broken link, pipe or device; "
             "remove it."
         )
     try:

@@ -26,14 +26,14 @@ class Pictures:
 
     def __post_init__(self) -> None:
         if self.originals.ndim != 4 or not np.isfinite(self.originals).all():
-            raise ValueError(f"originals: {self.originals.shape} is no (n, C, H, W) of numbers")
+            raise ValueError(f"originals: {self.originals.shape} is not (n, C, H, W) of numbers")
         count, *shape = self.originals.shape
         for attack, answers in self.answers.items():
             for image, answer in answers.items():
                 if image not in range(count):
                     raise ValueError(f"answers.{attack}: there is no image {image}")
                 if answer.shape != tuple(shape) or not np.isfinite(answer).all():
-                    why = f"{answer.shape} is no {tuple(shape)} of numbers"
+                    why = f"{answer.shape} is not {tuple(shape)} of numbers"
                     raise ValueError(f"answers.{attack}.{image}: {why}")
 
 
@@ -51,7 +51,7 @@ def read(path: Path_) -> Audit:
             f"{path} cannot be read ({error.strerror}); give the audit.json of an audit."
         ) from error
     except (ValidationError, UnicodeDecodeError) as error:
-        why = "it is no text"
+        why = "it is not text"
         if isinstance(error, ValidationError):
             one = error.errors(include_url=False)[0]
             why = ": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"])))

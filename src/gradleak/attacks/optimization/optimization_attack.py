@@ -317,8 +317,8 @@ def known_labels(view: AttackerView) -> tuple[int, ...]:
         wrong = [label for label in view.labels if label not in (-1, 1)]
         if wrong:
             raise NumericsError(
-                f"The granted label {wrong[0]} is no label of the {view.loss} loss, which takes −1 "
-                "or 1; grant one of them, or choose loss: cross_entropy."
+                f"The granted label {wrong[0]} is not a label of the {view.loss} loss, which takes "
+                "−1 or 1; grant one of them, or choose loss: cross_entropy."
             )
         # db = y·ℓ'(μ) with ℓ' < 0.
         bias = view.gradients.get(f"{view.chain.layers[-1].name}.bias")

@@ -42,7 +42,7 @@ def read(path: FilePath) -> NotebookNode:
         # nbformat raises its own errors, json's and AttributeError.
         reason = str(error).split("\n", 1)[0]
         raise ArtifactError(
-            f"{path} is no notebook of format 4 ({reason}); restore it, or save it again in "
+            f"{path} is not a notebook of format 4 ({reason}); restore it, or save it again in "
             "Jupyter."
         ) from error
     return found
@@ -73,7 +73,7 @@ def with_parameters(
         known = _assigned(defaults.source)
     except SyntaxError as error:
         raise NotebookError(
-            f"{path}: code cell {number + 1}, tagged '{DEFAULTS}', is no Python at line "
+            f"{path}: code cell {number + 1}, tagged '{DEFAULTS}', is not Python at line "
             f"{error.lineno} ({error.msg}); open the notebook in Jupyter and mend the cell."
         ) from error
     for name in values:

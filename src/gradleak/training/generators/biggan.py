@@ -211,14 +211,14 @@ def convert(path: str, sizes: Sizes, truncation: float = 1.0) -> dict[str, np.nd
             value = state[key] if plain else _divided(state, name)
         except KeyError as error:
             raise DataError(
-                f"{path} lacks {error.args[0]}, so it is no BigGAN-deep-256; {REMEDY}."
+                f"{path} lacks {error.args[0]}, so it is not a BigGAN-deep-256; {REMEDY}."
             ) from None
         if name.endswith(("running_means", "running_vars")):
             value = _at(value, truncation, sizes.statistics)
         if list(value.shape) != shape:
             raise DataError(
                 f"{path} has {key} of {list(value.shape)} where {shape} is expected, "
-                f"so it is no BigGAN-deep-256; {REMEDY}."
+                f"so it is not a BigGAN-deep-256; {REMEDY}."
             )
         if not torch.isfinite(value).all():
             raise DataError(f"{path} has {key} with NaN or infinity; {REMEDY}.")
@@ -239,7 +239,7 @@ def _read(path: str) -> Tensors:
             state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # A damaged pickle may raise anything.
         reason = str(error).strip().partition("\n")[0].rstrip(".:")
-        raise DataError(f"{path} is no file of weights alone ({reason}); {REMEDY}.") from error
+        raise DataError(f"{path} is not a file of weights alone ({reason}); {REMEDY}.") from error
     if not isinstance(state, dict) or not all(
         isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in state.items()
     ):

@@ -39,7 +39,7 @@ class Sizes:
             )
         if self.width % GROUP:
             raise ConfigError(
-                f"width: {self.width} of a conditional_vae is no multiple of {GROUP}; choose one."
+                f"width: {self.width} of a conditional_vae is not a multiple of {GROUP}; give one."
             )
 
     @property
