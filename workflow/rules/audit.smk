@@ -5,7 +5,7 @@ AUDITED = audit_rules.Audits(PATHS)
 AUDIT = "results/audit/{audit}/"
 AUDITS = ids(CONFIG.audit)
 # The page's parts in workflow/report/.
-PAGE = ("audit.html.j2", "parts.j2", "base.css", "audit.css", "audit.js")
+PAGE = ("audit.html.j2", "parts.j2", "base.css", "audit.css", "audit.js", "grades.json")
 
 
 rule audit:
