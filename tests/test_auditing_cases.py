@@ -222,7 +222,7 @@ def test_weights_that_are_given_stay_and_draws_are_searches(photos):
         assert torch.equal(value, before[name])
     assert not module[0].weight.requires_grad
     text = " ".join(found.audit.verdict.limits)
-    assert "Frozen parameters" in text and "dropout for absent" in text
+    assert "Frozen parameters" in text and "without dropout" in text
     assert "Weights are fresh" not in text
     one, other = found.audit.cases[0].runs
     assert (one.image, one.seed, other.image, other.seed) == (0, 0, 0, 1)

@@ -111,7 +111,7 @@ def test_a_gate_holds_against_a_limit_and_a_baseline():
         ci_gate.check(leaking(0.5), None, None)
     for share, limit, baseline in ((None, 1.0, None), (None, None, 1.0), (0.0, None, None)):
         held = leaking(baseline) if limit is None else None
-        with pytest.raises(GradleakError, match="an answer, so nothing was measured"):
+        with pytest.raises(GradleakError, match="a reconstruction, so nothing was measured"):
             ci_gate.check(leaking(share), limit, held)
 
 
@@ -275,19 +275,19 @@ def audited(**changed):
 
 
 @pytest.mark.parametrize(
-    ("fixed", "weights", "draws"),
+    ("fixed", "weights", "seeds"),
     [
-        ([], "fresh, seed 0", "2 draws of fresh weights"),
-        ([1], "fresh, seed 0, but 2 of 4 parameters as the factory sets them", "fresh weights"),
+        ([], "fresh, seed 0", "2 initializations of the weights"),
+        ([1], "fresh, seed 0, but 2 of 4 parameters as the factory sets them", "of the weights"),
         ([1, 3], "weights that the factory sets", "2 starts of each search, weights as given"),
     ],
 )
-def test_weights_that_a_factory_sets_are_not_called_fresh(here, fixed, weights, draws):
+def test_weights_that_a_factory_sets_are_not_called_fresh(here, fixed, weights, seeds):
     here.write_text(textwrap.dedent(OWN))
     network = {"file": "mine.py", "factory": "build", "arguments": {"fixed": fixed}}
     found = audited(network=network, input=[1, 8, 8], count=1, seeds=2, batches=[1])
     assert found.network.weights == weights
-    assert draws in " ".join(found.verdict.rests_on)
+    assert seeds in " ".join(found.verdict.rests_on)
 
 
 @pytest.mark.parametrize(

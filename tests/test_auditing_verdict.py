@@ -208,7 +208,7 @@ def test_words_of_a_verdict_are_sentences_and_one_gradient_is_no_plural():
 
 
 def tried(change, **attacks):
-    """Cases of four gradients in two draws, with these SSIMs."""
+    """Cases of four gradients under two seeds, with these SSIMs."""
     return [
         case(change, name, 1, [audit_samples.run(*divmod(i, 2), s) for i, s in enumerate(ssims)])
         for name, ssims in attacks.items()
