@@ -132,6 +132,9 @@ def test_a_large_layer_is_solved_and_has_rank_and_condition(beyond, monkeypatch)
     assert found.residual == pytest.approx(
         np.linalg.norm(whole.apply(exact) - whole.apply(x) - noise)
     )
+    assert found.estimate.path == "column"
+    assert found.estimate.operations == whole.convolution.dissection.cost.operations
+    assert found.estimate.bytes >= whole.convolution.factor.bytes
     whole.convolution.release()
     assert "factor" in vars(whole.convolution)
     monkeypatch.setattr(convolution_module, "KEPT_BYTES", 0)
@@ -153,6 +156,7 @@ def test_a_singular_filter_bank_is_damped_and_its_rank_refused(beyond):
     assert found.residual <= 1e-2 * np.linalg.norm(whole.apply(x))
     assert found.residual == np.linalg.norm(whole.apply(found.x) - whole.apply(x))
     assert found.stop == "iteration limit"
+    assert found.estimate.path == "damped" and found.estimate.bytes >= whole._damped.bytes
     with pytest.raises(NumericsError, match="392 unknowns needs a matrix"):
         assert whole.rank
 

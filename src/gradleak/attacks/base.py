@@ -59,6 +59,12 @@ class LayerFacts:
     clipped: int = 0  # values moved into the range of the activation before it was inverted
     trace: tuple[float, ...] = ()  # objective after each outer step, empty for a direct solve
     free: int = 0  # unknowns that no equation of the layer fixes: a lower bound from its sizes
+    # What solving U x = V takes, estimated from sizes, see `gradleak.operators.estimates`: the
+    # path, operations of its factor and of each step, bytes. Empty and 0 for other problems.
+    path: str = ""
+    operations: float = 0.0
+    step_operations: float = 0.0
+    bytes: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ class BandCholesky:
     """Solve G x = b for a symmetric positive definite G by LAPACK's banded Cholesky factor.
 
     `gram` is G (n, n), sparse, and `order` a permutation (n,) that brings it into a narrow band.
-    With half-bandwidth b the factor takes n·b² operations and a solve 4·n·b. Raises
-    `LinAlgError` if a pivot is not positive.
+    With half-bandwidth b (`width`) the factor takes n·b² operations and a solve 4·n·b.
+    Raises `LinAlgError` if a pivot is not positive.
     """
 
     def __init__(self, gram: sparse.csr_matrix, order: np.ndarray) -> None:
@@ -48,6 +48,7 @@ class BandCholesky:
         row, col = self.gram.row[below], self.gram.col[below]
         band = np.zeros((int((row - col).max(initial=0)) + 1, size))
         band[row - col, col] = self.gram.data[below]
+        self.width = band.shape[0]
         self._factor = cholesky_banded(band, lower=True, overwrite_ab=True, check_finite=False)
 
     def solve(self, rhs: np.ndarray) -> np.ndarray:

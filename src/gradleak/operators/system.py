@@ -13,6 +13,7 @@ from gradleak.errors import NumericsError
 from gradleak.operators import gram, limits
 from gradleak.operators.base import Operator
 from gradleak.operators.convolution import Convolution
+from gradleak.operators.estimates import Estimate, estimate
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.grid_factor import GridFactor
 
@@ -45,6 +46,8 @@ class Solution:
     iterations: int  # steps of the solver; 0 for a direct solve
     # ``direct``, ``converged``, ``stalled`` (only rounding errors are left) or ``iteration limit``.
     stop: str
+    estimate: Estimate  # what its path takes, see `LayerSystem`
+    given_up: str = ""  # path tried before, whose conjugate gradients did not converge
 
 
 class LayerSystem(Operator):
@@ -250,9 +253,7 @@ class LayerSystem(Operator):
             values = linalg.svdvals(matrix, overwrite_a=True, check_finite=False)
             return int(np.sum(values > max(self.shape) * np.finfo(float).eps * values[0]))
         scaled = self.balanced()
-        if scaled.path == "blocks":
-            return self.shape[1]
-        return scaled._gram_rank()
+        return self.shape[1] if scaled.path == "blocks" else scaled._gram_rank()
 
     def _gram_rank(self) -> int:
         """Unknowns minus the singular values below the tolerance, found from below."""
@@ -366,9 +367,15 @@ class LayerSystem(Operator):
         gives x₀ + U^+ (V − U x₀), the limit of gradient descent on ||U x − V||² from x₀.
         """
         begin = np.zeros(self.shape[1]) if start is None else start.astype(np.float64)
-        step, iterations, stop = self._step(values - self.apply(begin))
+        right, path, given_up = values - self.apply(begin), self.path, ""
+        step, iterations, stop = self._step(right)
+        fits = DENSE_LIMIT < self.shape[1] <= limits.MOST_DENSE
+        if fits and path in ("blocks", "column") and stop != "converged":
+            path, given_up = "gram", path
+            step, iterations, stop = gram.proximal_solve(self, self._factor, right)
         x = begin + step
-        return Solution(x, float(np.linalg.norm(self.apply(x) - values)), iterations, stop)
+        residual = float(np.linalg.norm(self.apply(x) - values))
+        return Solution(x, residual, iterations, stop, estimate(self, path), given_up)
 
     def _step(self, values: np.ndarray) -> tuple[np.ndarray, int, str]:
         """Return U^+ `values`, steps and stopping reason, on the path of this layer."""
@@ -376,9 +383,7 @@ class LayerSystem(Operator):
             factor = self.convolution.factor
             assert factor is not None
             first = factor.solve(self.convolution.adjoint(values[: self.split]))
-            found = gram.refined_solve(self, factor.solve, values, first)
-            if found[2] == "converged" or not DENSE_LIMIT < self.shape[1] <= limits.MOST_DENSE:
-                return found
+            return gram.refined_solve(self, factor.solve, values, first)
         if self.path == "damped":
             first = np.zeros(self.shape[1])
             return gram.refined_solve(self, self._damped.solve, values, first)
@@ -389,9 +394,7 @@ class LayerSystem(Operator):
             options = {"lapack_driver": "gelsy", "overwrite_a": True, "check_finite": False}
             return linalg.lstsq(self.dense(), values, cond=cond, **options)[0], 0, "direct"
         if self.path == "blocks":
-            found = gram.refined_solve(self, self._blocks.solve, values, np.zeros(self.shape[1]))
-            if found[2] == "converged":
-                return found
+            return gram.refined_solve(self, self._blocks.solve, values, np.zeros(self.shape[1]))
         return gram.proximal_solve(self, self._factor, values)
 
 

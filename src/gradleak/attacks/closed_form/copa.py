@@ -52,7 +52,7 @@ class Copa(Attack):
 
     def _solve(self, task: LayerTask, generator: np.random.Generator) -> LayerAnswer:
         """Solve eq. (6) in X of the first layer, else (5) or (7) in Y with X = A(Y)."""
-        from gradleak.attacks.closed_form.layerwise import LayerAnswer
+        from gradleak.attacks.closed_form.layerwise import LayerAnswer, linear_facts
         from gradleak.attacks.closed_form.least_squares import OPTIMISERS, LayerProblem
 
         name, system, before = task.layer.name, task.system, task.before_convolution
@@ -62,8 +62,8 @@ class Copa(Attack):
             begin = generator.uniform(-spread, spread, system.shape[1])
         if task.before is None or before is None:
             solution = system.solve(task.values, begin)
-            how = solution.residual / length, solution.iterations, solution.stop
-            return LayerAnswer(solution.x, None, LayerFacts(name, "6", *how))
+            facts = linear_facts(name, "6", solution.residual / length, solution)
+            return LayerAnswer(solution.x, None, facts)
         activation, clipped = task.before.activation, 0
         if begin is None:
             opened = activation.open(system.solve(task.values).x, INSIDE)

@@ -20,7 +20,7 @@ from gradleak.models.chain import ConvLayer, LinearLayer
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.structure import rank_bound
-from gradleak.operators.system import LayerSystem
+from gradleak.operators.system import LayerSystem, Solution
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,24 @@ Judge = Callable[[Reconstruction], str]
 MOST_SATURATED = 0.5
 # Root mean square distance outside the input range that errors may cause, as a fraction of it.
 OUTSIDE = 0.05
+
+
+def linear_facts(layer: str, equation: str, residual: float, solution: Solution) -> LayerFacts:
+    """Diagnostics of a layer solved for U x = V by `LayerSystem.solve`."""
+    stop, takes = solution.stop, solution.estimate
+    if solution.given_up:
+        stop = f"{stop} after '{solution.given_up}' did not converge"
+    return LayerFacts(
+        layer,
+        equation,
+        residual,
+        solution.iterations,
+        stop,
+        path=takes.path,
+        operations=takes.operations,
+        step_operations=takes.step_operations,
+        bytes=takes.bytes,
+    )
 
 
 class _Walk:

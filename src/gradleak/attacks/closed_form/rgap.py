@@ -24,13 +24,12 @@ AGREEMENT = 1e-3
 
 def minimum_norm(task: LayerTask, rows: str = "plain") -> LayerAnswer:
     """Solve X = U^+ V of one layer, after weighting the rows of U and V; see `RGap`."""
-    from gradleak.attacks.closed_form.layerwise import LayerAnswer
+    from gradleak.attacks.closed_form.layerwise import LayerAnswer, linear_facts
 
     system, values = balance(task) if rows == "balanced" else (task.system, task.values)
     solution = system.solve(values)
     residual = solution.residual / float(np.linalg.norm(values))
-    facts = LayerFacts(task.layer.name, "4", residual, solution.iterations, solution.stop)
-    return LayerAnswer(solution.x, None, facts)
+    return LayerAnswer(solution.x, None, linear_facts(task.layer.name, "4", residual, solution))
 
 
 def balance(task: LayerTask) -> tuple[LayerSystem, np.ndarray]:
