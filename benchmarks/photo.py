@@ -17,15 +17,15 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import gradleak
+from benchmarks.photo_bound import limits
 from benchmarks.runner import Facts, measure
 from gradleak.plotting import style
 
-# Filters of each layer: two of 4x4 with stride 2, then of 3x3. In the first network layers have a
-# third or an eighth more outputs than unknowns, in the second down to a twentieth; the last ones
-# have twice as many.
+# Filters of each layer: two of 4x4 with stride 2, then of 3x3. Layers have a tenth to a third more
+# outputs than unknowns; the last ones have twice as many.
 NETWORKS: Mapping[str, tuple[int, ...]] = {
     "four layers": (16, 72, 80, 160),
-    "six layers": (16, 72, 76, 80, 84, 160),
+    "six layers": (15, 68, 75, 82, 90, 180),
 }
 SLOPE = 0.2  # of LeakyReLU
 # The difference is shown this many times as strong.
@@ -40,7 +40,7 @@ class Result(NamedTuple):
     found: np.ndarray
 
 
-def chain(filters: Sequence[int], side: int) -> nn.Module:
+def chain(filters: Sequence[int], side: int) -> nn.Sequential:
     """Convolutions with LeakyReLU, and a score for the logistic loss."""
     layers: list[nn.Module] = []
     channels = 3
@@ -66,12 +66,17 @@ def attack(name: str, photo: str, answer: str) -> Facts:
     seconds = time.process_time() - begin
     np.save(answer, found.images[0].clamp(0.0, 1.0).numpy())
     score = gradleak.score(images, found.images).iloc[0]
+    able = limits(model, images, SLOPE)
     return {
         "network": name,
         "side": size[1],
         "unknowns": max(unknowns(model, size[1])),
         "psnr": float(score["psnr"]),
         "ssim": float(score["ssim"]),
+        "bound": able.bound,
+        "expected": able.expected,
+        "conditions": "; ".join(f"{value:.3g}" for value in able.conditions),
+        "operations": sum(layer.operations for layer in found.layers),
         "distance": found.distance,
         "seconds": seconds,
         "stop": found.stop,
@@ -112,8 +117,9 @@ def draw(results: Sequence[Result]) -> Figure:
             apart = np.clip(0.5 + TIMES * (found - original), 0.0, 1.0)
             titles = (
                 f"photo, {row['side']} x {row['side']}",
-                f"R-GAP, {row['network']}: PSNR {row['psnr']:.1f} dB, "
-                f"{row['seconds']:.0f} s, {row['gib']:.1f} GiB",
+                f"R-GAP, {row['network']}: PSNR {row['psnr']:.1f} dB\n"
+                f"{row['seconds']:.0f} s, {row['gib']:.1f} GiB; expected {row['expected']:.0f} dB, "
+                f"bound {row['bound']:.0f} dB",
                 f"difference, times {TIMES:g}",
             )
             for axis, pixels, title in zip(line, (original, found, apart), titles, strict=True):

@@ -360,7 +360,7 @@ def test_photographs_are_attacked_each_in_a_process_and_drawn(monkeypatch, tmp_p
     # K determines layers this small, up to float32's rounding of the gradient.
     assert row["psnr"] > 80.0 and row["distance"] < 1e-4
     titles = [axis.get_title() for axis in figure.axes]
-    assert titles[1].startswith(f"R-GAP, four layers: PSNR {row['psnr']:.1f} dB, ")
+    assert titles[1].startswith(f"R-GAP, four layers: PSNR {row['psnr']:.1f} dB\n")
     shown, answer, apart = (np.asarray(axis.images[0].get_array()) for axis in figure.axes)
     np.testing.assert_allclose(shown, answer, atol=1e-3)
     np.testing.assert_allclose(apart, np.clip(0.5 + 100.0 * (answer - shown), 0, 1))
