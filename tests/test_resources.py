@@ -3,15 +3,18 @@
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 import faults
-from benchmarks import disk
+from benchmarks import disk, photo
 from conftest import ROOT
 from gradleak.config import loader as gradleak_config
 from gradleak.errors import ArtifactError
+from gradleak.operators import limits
+from gradleak.operators.shape import ConvShape
 from gradleak.pipeline import resources
 from gradleak.pipeline.resources import Measured, Resources
 from pipeline_trees import changed, rule_blocks, whole
@@ -23,12 +26,19 @@ def config(scale="laptop", images="embedded"):
     return gradleak_config.load({**RAW, "scale": scale, "images": images})
 
 
-def some_attack():
-    """Wildcards of an attack whose steps and images are names of `scales`, from config itself."""
+def shape(side, channels=3, filters=12, kernel=(4, 4), stride=(2, 2)):
+    return ConvShape(channels, filters, kernel, stride, (1, 1), (side, side))
+
+
+def some_attack(method=None):
+    """Wildcards of an attack, from config: of a method, or with amounts named in `scales`."""
     for name, entry in RAW["experiments"].items():
         count = RAW["targets"][entry["targets"]].get("count")
         for attack in entry["attacks"]:
-            if isinstance(count, str) and isinstance(RAW["attacks"][attack].get("iterations"), str):
+            if method and RAW["attacks"][attack]["method"] == method:
+                return {"experiment": name, "model": entry["models"][0], "attack": attack}
+            steps = RAW["attacks"][attack].get("iterations")
+            if not method and isinstance(count, str) and isinstance(steps, str):
                 return {"experiment": name, "model": entry["models"][0], "attack": attack}
     raise AssertionError("config has no such experiment")
 
@@ -70,6 +80,40 @@ def test_a_scale_that_was_not_measured_is_reckoned_from_a_smaller_one():
     # What is measured at the scale itself counts, whatever smaller scales say.
     rows.append(Measured("attack", key, "paper", 1, 700.0, 900.0))
     assert Resources(at["paper"], rows).minutes("attack", wildcards) == 45
+
+
+def test_linear_systems_request_what_their_sizes_say(monkeypatch):
+    small, large = (limits.solving_bytes(shape(side)) for side in (32, 64))
+    # A dense U^T U and its factor.
+    assert large == 16 * 12288**2 and small == 16 * 3072**2
+    # Refused, for its windows leave pixels out.
+    assert limits.solving_bytes(replace(shape(224), stride=(5, 5))) == 0
+    wildcards = some_attack("rgap")
+    rows = [Measured("attack", "rgap small", "laptop", 1, 100.0, 1.0)]
+    plain = Resources(config(), rows).memory("attack", wildcards)
+    monkeypatch.setattr(limits, "solving_bytes", lambda _: large)
+    asked = Resources(config(), rows).memory("attack", wildcards)
+    assert asked >= resources.MARGIN * large / 2**20 > plain
+
+
+@pytest.mark.parametrize("row", range(2))
+def test_photographs_took_no_more_than_is_predicted(row):
+    taken = pd.read_csv(ROOT / "docs/results/library/photo.csv").iloc[row]
+    side, channels, most = 224, 3, 0.0
+    for number, filters in enumerate(photo.NETWORKS[taken.network]):
+        kernel, stride = ((4, 4), (2, 2)) if number < 2 else ((3, 3), (1, 1))
+        most = max(most, limits.solving_bytes(shape(side, channels, filters, kernel, stride)))
+        side, channels = side // stride[0], filters
+    predicted = resources.MARGIN_MIB + resources.MARGIN * (resources.IMPORTS_MIB + most / 2**20)
+    assert predicted / 2 < 1024 * taken.gib < predicted
+
+
+def test_jobs_are_checked_against_their_requests(tmp_path, monkeypatch):
+    jobs = [{"script": "figure", "scale": "laptop", "wildcards": {}, "peak_mib": 4000.0}]
+    jobs += [{**jobs[0], "peak_mib": 10.0}, {**jobs[0], "wildcards": {"attack": "gone"}}]
+    monkeypatch.setattr(resources.job_records, "jobs", lambda _: jobs)
+    found = resources.checked(config(), tmp_path)
+    assert found.took.tolist() == [4000.0, 10.0] and found.share[0] == 4000.0 / found.requests[0]
 
 
 def test_work_grows_with_images_seeds_steps_and_sides():

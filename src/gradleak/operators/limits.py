@@ -43,6 +43,20 @@ def _numbers(shape: ConvShape) -> float:
     return Dissection(shape).cost.numbers
 
 
+def solving_bytes(shape: ConvShape) -> float:
+    """Bytes that solving a layer may take: a dense U^T U and its factor, else a sparse factor.
+
+    An upper bound, from sizes: whether a cheaper path will do depends on numbers. 0 for a layer
+    that is refused.
+    """
+    n = shape.unknowns
+    rows = shape.filters * (shape.positions + shape.channels * shape.kernel[0] * shape.kernel[1])
+    if n <= MOST_DENSE:
+        return 16.0 * n * min(rows, n)
+    least = grid_bytes(shape, np.float32)
+    return min(2.0 * least, float(FACTOR_BYTES)) if least <= FACTOR_BYTES else 0.0
+
+
 def too_large(shape: ConvShape, masked: bool) -> str:
     """Why a layer is too large to be solved, as the end of a sentence; empty if it is not.
 

@@ -2,7 +2,8 @@
 
 `workflow/resources.csv` holds the most that jobs of each script took, by kind and scale, from the
 sidecars of a run (`python -m gradleak.pipeline.resources`). For a scale without measurements, the
-next smaller one is multiplied by the ratio of work in config.yaml. Both double with each attempt.
+next smaller one is multiplied by the ratio of work in config.yaml. Attacks that solve linear
+systems request at least what the sizes of their layers say. Both double with each attempt.
 """
 
 import argparse
@@ -10,14 +11,18 @@ import csv
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pandas as pd
 
 from gradleak.config import loader as gradleak_config
 from gradleak.config import yaml_checks
 from gradleak.config.schema import Config
 from gradleak.errors import ArtifactError, GradleakError
+from gradleak.operators import limits
 from gradleak.runtime import job_records
 from gradleak.runtime.artifacts import write_rows
 from gradleak.runtime.provenance import TREE
@@ -112,6 +117,23 @@ def work(config: Config, script: str, wildcards: Mapping[str, str]) -> tuple[int
     return time * batch * pixels * weights, max(weights, batch * pixels * math.isqrt(weights))
 
 
+def solving_mib(config: Config, wildcards: Mapping[str, str]) -> float:
+    """MiB that an attack's linear systems may take, from the sizes of layers; 0 without any.
+
+    Those of the largest layer; `gauss_newton` holds three float32 matrices of the image's size too.
+    """
+    method = config.attacks[wildcards["attack"]].method if "attack" in wildcards else ""
+    if method not in ("rgap", "copa", "gauss_newton"):
+        return 0.0
+    members = [name for name in config.members(wildcards["model"]) if name in config.models]
+    chains = [config.chain(member) for member in members]
+    layers = [layer.shape for chain in chains for layer in chain.convolutions]
+    most = max(map(limits.solving_bytes, layers), default=0.0)
+    if method == "gauss_newton":
+        most += max(12.0 * math.prod(chain.input) ** 2 for chain in chains)
+    return IMPORTS_MIB + most / 2**20 if most else 0.0
+
+
 class Resources:
     """Memory and minutes of jobs, from measured ones `rows` (default `workflow/resources.csv`)."""
 
@@ -129,7 +151,8 @@ class Resources:
     def _found(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, float]:
         job = script, tuple(sorted(wildcards.items()))
         if job not in self.known:
-            self.known[job] = self._find(script, wildcards)
+            mib, seconds = self._find(script, wildcards)
+            self.known[job] = max(mib, solving_mib(self.config, wildcards)), seconds
         return self.known[job]
 
     def _find(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, float]:
@@ -230,17 +253,36 @@ def update(table: Path, config: Config, folder: Path, *, replace: bool = False) 
     return len(new)
 
 
+def checked(config: Config, folder: Path) -> pd.DataFrame:
+    """Memory that jobs took beside what they request, in MiB: the least to spare first."""
+    rows, needs = [], {scale: Resources(config.at(scale)) for scale in SCALES}
+    for job in job_records.jobs(folder):
+        script, at = job["script"], needs[job["scale"]]
+        with suppress(KeyError):  # id removed from config.yaml
+            key = key_of(at.config, job["wildcards"])
+            asked = at.memory(script, job["wildcards"])
+            rows.append((script, key, job["scale"], job["peak_mib"], asked))
+    found = pd.DataFrame(rows, columns=["script", "key", "scale", "took", "requests"])
+    found["share"] = found.took / found.requests
+    return found.sort_values("share", ascending=False, ignore_index=True)
+
+
 def main() -> None:
     """Update `workflow/resources.csv` from the sidecars in the working folder."""
     prog, words = "python -m gradleak.pipeline.resources", "also where the table has larger figures"
     parser = argparse.ArgumentParser(prog, description=main.__doc__)
     parser.add_argument("--replace", action="store_true", help=words)
+    compare = "print what jobs took beside what they request, and leave the table"
+    parser.add_argument("--check", action="store_true", help=compare)
     arguments = parser.parse_args()
     for needed in (job_records.FOLDER, Path("config.yaml")):
         if not needed.exists():
             sys.exit(f"{needed} is missing; run `snakemake all` and this in the same folder.")
     try:
         config = gradleak_config.load(yaml_checks.read("config.yaml"))
+        if arguments.check:
+            print(checked(config, job_records.FOLDER).to_string(float_format="%.2f"))
+            return
         number = update(TABLE, config, job_records.FOLDER, replace=arguments.replace)
     except GradleakError as error:
         sys.exit(f"gradleak: {error}")
