@@ -179,6 +179,27 @@ def test_known_layers_solve_what_rgap_cannot_and_the_kinks_forbid(seed):
     assert error(found, target) < 1e-12 and found.evaluations < 200
 
 
+def test_a_large_image_keeps_its_preconditioner_as_long_as_that_pays(monkeypatch):
+    solver = "gradleak.attacks.optimization.engine.gauss_newton_solver"
+    shared, target, _ = seen(deficient())
+    started = replace(shared, starts=RGap().run(shared, 0).images[None])
+    computed = Mock(wraps=normal_matrix)
+    monkeypatch.setattr(f"{solver}.normal_matrix", computed)
+    taken = []
+    monkeypatch.setattr(f"{solver}.BOUND", 1e-3)
+    for free in (4096, 0):
+        monkeypatch.setattr(f"{solver}.FREE", free)
+        computed.reset_mock()
+        found = run(started)
+        assert error(found, target) < 1e-12
+        taken.append(computed.call_count)
+    assert taken[1] < taken[0]
+    # One that does not fit is left out.
+    monkeypatch.setattr("gradleak.operators.limits.MATRIX_BYTES", 0)
+    computed.reset_mock()
+    assert error(run(started), target) < 1e-12 and computed.call_count == 0
+
+
 def test_known_deltas_are_the_true_ones_and_a_wrong_label_leaves_none():
     shared, target, _ = seen(deficient())
     gradients = ChainGradients(shared.chain, shared.weights, "logistic", dtype=torch.float64)

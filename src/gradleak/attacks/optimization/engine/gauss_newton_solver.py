@@ -1,6 +1,7 @@
 """Levenberg-Marquardt with preconditioned conjugate gradients on gradients of a network."""
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any, Protocol
 
 import torch
@@ -9,8 +10,14 @@ from torch import Tensor
 from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients
 from gradleak.attacks.optimization.engine.jacobian import Linearised
 from gradleak.attacks.optimization.engine.lbfgs import CHANGE, TARGET
-from gradleak.attacks.optimization.engine.preconditioner import Preconditioner, depth, normal_matrix
+from gradleak.attacks.optimization.engine.preconditioner import (
+    Preconditioner,
+    depth,
+    fits,
+    normal_matrix,
+)
 from gradleak.attacks.optimization.engine.search_batch import Members
+from gradleak.models.chain import Chain
 from gradleak.runtime.progress import progress
 
 BUDGET = "steps spent"
@@ -22,8 +29,10 @@ INNER, TOLERANCE = 100, 1e-2
 # Initially λ = DAMPING · ||r||² / (n σ²), with σ² the variance of uniform noise in the input range:
 # the cost of a move across the range, relative to the residual.
 DAMPING = 0.1
-# Number of conjugate-gradient steps after which an old H is recomputed.
-STALE = 10
+# Number of conjugate-gradient steps after which an old H is recomputed, in images of up to FREE
+# unknowns. In larger ones H has to have cost as many operations: n³ to compute and factor it, and
+# 4·n² a step, at a BOUND-th of the speed, since memory bounds a triangular solve.
+STALE, FREE, BOUND = 10, 4096, 16.0
 # Most times that a step is halved.
 HALVINGS = 6
 # Factors of λ: after a full step that kept its promise, a shortened step, a rejected one.
@@ -61,7 +70,7 @@ class Problem:
     """Weighted residuals of one member's (restart's) gradients.
 
     `weights` multiply the residual of each parameter, 1 by default; for `known` see `Linearised`.
-    `precondition` is true if `normal_matrix` applies (it takes one image and no skips).
+    `precondition` is true if `normal_matrix` applies (it takes one image and no skips) and fits.
     """
 
     def __init__(
@@ -79,7 +88,7 @@ class Problem:
         self.weights = weights if weights is not None else [1.0] * len(member.targets)
         self._targets = [t.flatten(2) if t.ndim > 2 else t for t in member.targets]
         one = member.starts.shape[1] == 1 and network.chain.is_sequential
-        self.precondition = precondition and one
+        self.precondition = precondition and one and fits(prod(network.chain.input))
 
     def linearise(self, x: Tensor) -> Linearised:
         """Linearise the network around images x (1, K, C, H, W)."""
@@ -118,7 +127,8 @@ class Damped:
     def __init__(self, problem: LeastSquares, *, spread: float, target: float) -> None:
         self._problem, self._spread, self._target, self._c = problem, spread, target, DAMPING
         self._matrix: Tensor | None = None
-        self._last_inner = 0
+        self._last_inner = 0  # steps of conjugate gradients in the last step
+        self._since = 0  # and since H was computed
         self.steps, self.passes = 0, 0
         self.trace: list[float] = []
         self.stop = ""
@@ -169,9 +179,8 @@ class Damped:
         precondition: Vector = lambda v: v  # noqa: E731
         if problem.precondition:
             chain = problem.network.chain
-            old = chain.is_kinked or self._last_inner > STALE
-            if self._matrix is None or (old and fresh):
-                self._matrix = normal_matrix(at, problem.weights, depth(chain))
+            if self._matrix is None or (fresh and self._is_old(chain)):
+                self._matrix, self._since = normal_matrix(at, problem.weights, depth(chain)), 0
             precondition = Preconditioner(self._matrix, damping)
         shape = at.images.shape
 
@@ -182,10 +191,18 @@ class Damped:
 
         down = -problem.adjoint(at, residual).flatten()
         d, self._last_inner = conjugate_gradients(product, precondition, down, INNER, TOLERANCE)
+        self._since += self._last_inner
         direction = d.view(shape)
         ahead = [r + j for r, j in zip(residual, problem.forward(at, direction), strict=True)]
         self.passes += 1
         return direction, square(residual) - square(ahead)
+
+    def _is_old(self, chain: Chain) -> bool:
+        """True if H may have changed and computing it again pays."""
+        if not chain.is_kinked and self._last_inner <= STALE:
+            return False
+        n = prod(chain.input)
+        return n <= FREE or self._last_inner == INNER or 4.0 * BOUND * self._since >= n
 
     def _along(
         self, x: Tensor, direction: Tensor, value: float
