@@ -276,6 +276,62 @@ rule photo:
         "../scripts/photo.py"
 
 
+# How time and memory grow. Each measurement is kept in a folder as it ends. None takes more than
+# `seconds` of CPU time or `gib`; what smaller sizes predict to take more is not run.
+GROWN = {
+    "smoke": {
+        "sizes": {"side": (16, 24), "depth": (2, 3), "batch": (4, 8), "jobs": (10, 20)},
+        "seconds": 60,
+        "gib": 4,
+    },
+    "laptop": {
+        "sizes": {
+            "side": (32, 64, 128, 224),
+            "depth": (2, 4, 6, 8),
+            "batch": (100, 1000, 10000),
+            "jobs": (100, 1000, 5000),
+        },
+        "seconds": 300,
+        "gib": 12,
+    },
+}
+GROWN = GROWN | {"paper": GROWN["laptop"] | {"seconds": 3600, "gib": 24}}
+
+
+rule growth:
+    input:
+        data=PATHS.dataset("imagenet", "val"),
+    output:
+        table="results/benchmarks/growth.csv",
+        exponents="results/benchmarks/growth_exponents.csv",
+        pdf="figures/growth.pdf",
+        png="figures/growth.png",
+    log:
+        "results/logs/benchmarks/growth.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: lambda wildcards: workflow.cores
+    resources:
+        **resources.doubling(12000, 240),
+    params:
+        source=resolve("imagenet", CONFIG.images),
+        side=32 if CONFIG.scale == "smoke" else 224,
+        amounts=GROWN[CONFIG.scale],
+        folder="results/benchmarks/studies",
+        # Measurements by other code are no part of the folder.
+        measured=code(
+            "benchmarks.growth",
+            "benchmarks.growth_attacks",
+            "benchmarks.growth_jobs",
+            "benchmarks.growth_task",
+        ),
+        code=code("benchmarks.growth_figure", "benchmarks.growth_fits"),
+    message:
+        "Measure how time and memory grow"
+    script:
+        "../scripts/growth.py"
+
+
 # Networks under audit, each kept in a folder as it is done.
 rule networks_study:
     output:
