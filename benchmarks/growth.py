@@ -9,10 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from benchmarks.growth_cases import (
@@ -38,33 +36,27 @@ LEAST = 1e-3  # seconds or MiB, of what is extrapolated
 
 def plan(sizes: Mapping[str, Sequence[int]]) -> list[tuple[str, int]]:
     """Cases with sizes by axis, all at their smallest size first."""
-    ranked = [
-        (place, what, size)
-        for what, case in CASES.items()
-        for place, size in enumerate(sizes[case.axis][:1] if what == ALONE else sizes[case.axis])
-    ]
+    ranked = []
+    for what, case in CASES.items():
+        own = sorted({*sizes[case.axis], *case.more})[: 1 if what == ALONE else None]
+        ranked += [(place, what, size) for place, size in enumerate(own)]
     return [(what, size) for _, what, size in sorted(ranked, key=lambda one: one[0])]
 
 
-def growth(photo: np.ndarray, folder: Path, amounts: Mapping[str, Any]) -> pd.DataFrame:
-    """Measure all cases with a photo (3, S, S) in [0, 1]; the table, sorted by case and size.
+def growth(folder: Path, amounts: Mapping[str, Any]) -> pd.DataFrame:
+    """Measure all cases; the table, sorted by case and size.
 
     `folder` keeps what is done. `amounts`: ``sizes`` by axis, ``seconds`` of CPU time and ``gib``
     that a measurement may take at most.
     """
     kept = Kept(folder / "measurements.csv", COLUMNS, ("what", "size"), NUMBERS)
-    with TemporaryDirectory() as place:
-        path = f"{place}/photo.npy"
-        np.save(path, photo)
-        for what, size in plan(amounts["sizes"]):
-            key = {"what": what, "size": str(size)}
-            if not kept.has(key):
-                known = [row for row in kept.rows if row["what"] == what]
-                found = _row(what, size, known, path, amounts)
-                empty = dict.fromkeys(WORDS, "")
-                kept.add(
-                    {**empty, **key, "axis": CASES[what].axis, "per": CASES[what].per, **found}
-                )
+    for what, size in plan(amounts["sizes"]):
+        key = {"what": what, "size": str(size)}
+        if not kept.has(key):
+            known = [row for row in kept.rows if row["what"] == what]
+            told = {"axis": CASES[what].axis, "per": CASES[what].per}
+            found = _row(what, size, known, amounts)
+            kept.add({**dict.fromkeys(WORDS, ""), **key, **told, **found})
     return table(kept.rows)
 
 
@@ -72,16 +64,17 @@ def table(rows: Sequence[Row]) -> pd.DataFrame:
     """Rows in the order of `CASES`, then by size."""
     order = {what: place for place, what in enumerate(CASES)}
     sorted_rows = sorted(rows, key=lambda row: (order[row["what"]], int(row["size"])))
-    return pd.DataFrame(sorted_rows, columns=list(COLUMNS)).astype({"size": int})
+    kinds = {"size": int, **dict.fromkeys(NUMBERS, float)}
+    return pd.DataFrame(sorted_rows, columns=list(COLUMNS)).astype(kinds)
 
 
-def _row(what: str, size: int, known: Sequence[Row], photo: str, amounts: Mapping[str, Any]) -> Row:
+def _row(what: str, size: int, known: Sequence[Row], amounts: Mapping[str, Any]) -> Row:
     """Measure a case at a size, unless that would take too much."""
     case = CASES[what]
     ahead = predict(case, size, known)
     if refusal := beyond(ahead, amounts):
         return refusal
-    given = {"size": size, "warm": case.warm, "photo": photo, "limit": amounts["seconds"]}
+    given = {"size": size, "warm": case.warm, "limit": amounts["seconds"]}
     try:
         found = measure("growth_task:run", name=case.task, options=dict(case.options), **given)
     except ArtifactError as error:

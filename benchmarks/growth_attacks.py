@@ -1,18 +1,19 @@
 """Tasks of `benchmarks.growth` on networks: gradients, attacks, ranks, and one layer alone.
 
-Each takes a size and the path of a photo (3, S, S) in [0, 1], and returns what its growth is
-measured over, `n`, with seconds.
+Each takes a size, and returns what its growth is measured over, `n`, with seconds.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import torch
+from skimage.data import astronaut
+from skimage.transform import resize
 from torch import nn
 
 import gradleak
@@ -27,23 +28,29 @@ from gradleak.operators.shape import ConvShape
 from gradleak.operators.system import LayerSystem
 
 FILTERS = NETWORKS["four layers"]
+PHOTO_SIDE = 224
 DEEP_SIDE = 32
 DEPTH_FILTERS = (16, 72, 80, 88, 96, 104, 112, 120)  # of a chain of as many layers, from the first
 LOSS: Mapping[str, Any] = {"labels": [1], "loss": "logistic"}
 
 
-def picture(photo: str, side: int) -> torch.Tensor:
-    """Read the photo, float32 (1, 3, side, side)."""
-    given = torch.from_numpy(np.load(photo)[None]).float()
+@cache
+def photo() -> torch.Tensor:
+    """Astronaut of scikit-image, float32 (1, 3, 224, 224) in [0, 1]."""
+    pixels = resize(astronaut(), (PHOTO_SIDE, PHOTO_SIDE), anti_aliasing=True)
+    return torch.from_numpy(pixels.transpose(2, 0, 1)[None]).float()
+
+
+def picture(side: int) -> torch.Tensor:
+    """Return the photo at a side, float32 (1, 3, side, side)."""
     how: dict[str, Any] = {"mode": "bilinear", "antialias": True}
-    return nn.functional.interpolate(given, (side, side), **how).clamp(0.0, 1.0)
+    return nn.functional.interpolate(photo(), (side, side), **how).clamp(0.0, 1.0)
 
 
-def crops(photo: str, count: int, side: int) -> torch.Tensor:
+def crops(count: int, side: int) -> torch.Tensor:
     """Parts of the photo at random places, float32 (count, 3, side, side)."""
-    whole = picture(photo, max(np.load(photo).shape[1], 2 * side))[0]
-    corners = np.random.default_rng(0).integers(0, whole.shape[1] - side + 1, (count, 2))
-    return torch.stack([whole[:, y : y + side, x : x + side] for y, x in corners.tolist()])
+    corners = np.random.default_rng(0).integers(0, PHOTO_SIDE - side + 1, (count, 2))
+    return torch.stack([photo()[0, :, y : y + side, x : x + side] for y, x in corners.tolist()])
 
 
 def network(side: int) -> nn.Module:
@@ -52,22 +59,22 @@ def network(side: int) -> nn.Module:
     return chain(FILTERS, side)
 
 
-def of_side(side: int, photo: str) -> tuple[nn.Module, torch.Tensor, Facts]:
+def of_side(side: int) -> tuple[nn.Module, torch.Tensor, Facts]:
     """Network, image, and the unknowns of the largest layer."""
     model = network(side)
-    return model, picture(photo, side), {"n": max(unknowns(model, side))}
+    return model, picture(side), {"n": max(unknowns(model, side))}
 
 
-def capture(side: int, photo: str) -> Facts:
+def capture(side: int) -> Facts:
     """One image's gradient."""
-    model, image, facts = of_side(side, photo)
+    model, image, facts = of_side(side)
     work = partial(gradleak.capture, model, image, [1], loss=LOSS["loss"])
     return {**facts, "seconds": timed(work)[1]}
 
 
-def rgap(side: int, photo: str) -> Facts:
+def rgap(side: int) -> Facts:
     """R-GAP from a gradient to its image."""
-    model, image, facts = of_side(side, photo)
+    model, image, facts = of_side(side)
     shared = gradleak.capture(model, image, [1], loss=LOSS["loss"])
     found, seconds = timed(lambda: gradleak.invert(shared, model, (3, side, side), "rgap", **LOSS))
     return {**facts, "seconds": seconds, "distance": found.distance}
@@ -77,14 +84,12 @@ def rgap(side: int, photo: str) -> Facts:
 SPENT = ("evaluations spent", "steps spent", "iterations done")
 
 
-def stepped(
-    side: int, photo: str, attack: str, few: int, many: int, settings: Mapping[str, Any]
-) -> Facts:
+def stepped(side: int, attack: str, few: int, many: int, settings: Mapping[str, Any]) -> Facts:
     """Seconds of a step: the difference of two searches of few and many steps.
 
     What is left of the shorter search is ``once_s``, for factors and all else that is done once.
     """
-    model, image, facts = of_side(side, photo)
+    model, image, facts = of_side(side)
     shared = gradleak.capture(model, image, [1], loss=LOSS["loss"])
     taken = []
     for steps in (few, many):
@@ -103,14 +108,14 @@ def stepped(
     return {**facts, "seconds": step, "once_s": max(short - first * step, 0.0)}
 
 
-def rank(side: int, photo: str) -> Facts:
+def rank(side: int) -> Facts:
     """Ranks, RA-i and c(M) of a network."""
     model, size = network(side), (3, side, side)
     found, seconds = timed(lambda: gradleak.rank(model, size, loss=LOSS["loss"]))
     return {"n": max(unknowns(model, side)), "seconds": seconds, "c": found.c}
 
 
-def rank_of_depth(depth: int, photo: str) -> Facts:
+def rank_of_depth(depth: int) -> Facts:
     """The same of a deeper network, at one side."""
     torch.manual_seed(0)
     model, size = chain(DEPTH_FILTERS[:depth], DEEP_SIDE), (3, DEEP_SIDE, DEEP_SIDE)
@@ -118,7 +123,7 @@ def rank_of_depth(depth: int, photo: str) -> Facts:
     return {"n": depth, "seconds": seconds, "c": found.c}
 
 
-def layer(side: int, photo: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, ConvShape]:
+def layer(side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, ConvShape]:
     """Weight, dJ/dZ (O, Ph, Pw), the right side of U x = v, and sizes of the first layer."""
     first = network(side).get_submodule("0")
     assert isinstance(first, nn.Conv2d)
@@ -126,35 +131,35 @@ def layer(side: int, photo: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, Co
     shape = ConvShape(3, len(weight), (4, 4), (2, 2), (1, 1), (side, side))
     delta = np.random.default_rng(0).normal(size=(shape.filters, *shape.output))
     system = LayerSystem(Convolution(weight, shape), GradientConstraint(delta, shape))
-    image = picture(photo, side)[0].double().numpy().ravel()
+    image = picture(side)[0].double().numpy().ravel()
     return weight, delta, system.apply(image), shape
 
 
-def layer_solved(side: int, photo: str) -> Facts:
+def layer_solved(side: int) -> Facts:
     """One layer's system, built, factored and solved by ours."""
-    weight, delta, values, shape = layer(side, photo)
+    weight, delta, values, shape = layer(side)
 
     def solve() -> np.ndarray:
         system = LayerSystem(Convolution(weight, shape), GradientConstraint(delta, shape))
         return system.solve(values).x
 
-    return _layer_facts(solve, side, photo)
+    return _layer_facts(solve, side)
 
 
-def layer_dense(side: int, photo: str) -> Facts:
+def layer_dense(side: int) -> Facts:
     """The same by the dense matrix and `numpy.linalg.lstsq`, as R-GAP's authors solve it."""
-    weight, delta, values, shape = layer(side, photo)
+    weight, delta, values, shape = layer(side)
 
     def solve() -> np.ndarray:
         matrix = dense.layer_matrix(weight, delta, shape)
         return np.asarray(np.linalg.lstsq(matrix, values, rcond=None)[0])
 
-    return _layer_facts(solve, side, photo)
+    return _layer_facts(solve, side)
 
 
-def _layer_facts(solve: Callable[[], np.ndarray], side: int, photo: str) -> Facts:
+def _layer_facts(solve: Callable[[], np.ndarray], side: int) -> Facts:
     found, seconds = timed(solve)
-    image = picture(photo, side)[0].double().numpy().ravel()
+    image = picture(side)[0].double().numpy().ravel()
     error = float(np.linalg.norm(found - image) / np.linalg.norm(image))
     return {"n": found.size, "seconds": seconds, "distance": error}
 
@@ -168,19 +173,19 @@ def classifier(classes: int) -> nn.Module:
     )
 
 
-def capture_batch(images: int, photo: str) -> Facts:
+def capture_batch(images: int) -> Facts:
     """Gradient of a batch of one image a class, under MKOR's weights."""
     sent, _ = gradleak.poison(classifier(images), (3, DEEP_SIDE, DEEP_SIDE))
-    batch = crops(photo, images, DEEP_SIDE)
+    batch = crops(images, DEEP_SIDE)
     _, seconds = timed(lambda: gradleak.capture(sent, batch, range(images)))
     return {"n": images, "seconds": seconds}
 
 
-def mkor(images: int, photo: str) -> Facts:
+def mkor(images: int) -> Facts:
     """MKOR's inversion of that gradient."""
     size = (3, DEEP_SIDE, DEEP_SIDE)
     sent, secret = gradleak.poison(classifier(images), size)
-    shared = gradleak.capture(sent, crops(photo, images, DEEP_SIDE), range(images))
+    shared = gradleak.capture(sent, crops(images, DEEP_SIDE), range(images))
     how: dict[str, Any] = {"batch": images, "secret": secret}
     _, seconds = timed(lambda: gradleak.invert(shared, sent, size, "mkor", **how))
     return {"n": images, "seconds": seconds}

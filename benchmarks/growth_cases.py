@@ -27,6 +27,8 @@ class Case:
         What theory says of both, a key of `benchmarks.growth_fits.THEORY`; empty for nothing.
     warm
         Size of what runs first and is not measured; 0 for nothing.
+    more
+        Sizes beside those of the axis.
     """
 
     axis: str
@@ -36,6 +38,7 @@ class Case:
     memory: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     warm: int = 16
+    more: tuple[int, ...] = ()
 
 
 def _search(attack: str, few: int, many: int, theory: str, **settings: Any) -> Case:
@@ -44,6 +47,7 @@ def _search(attack: str, few: int, many: int, theory: str, **settings: Any) -> C
     return Case("side", "step", "growth_attacks:stepped", theory, theory, options)
 
 
+SMALL = (16, 24)  # sides at which a dense matrix still fits
 CASES: Mapping[str, Case] = {
     "gradient": Case("side", "call", "growth_attacks:capture", "n", "n"),
     "R-GAP": Case("side", "attack", "growth_attacks:rgap", "n^1.5", "n log n"),
@@ -55,8 +59,10 @@ CASES: Mapping[str, Case] = {
     "Inverting Gradients": _search("inverting_gradients", 10, 60, "n"),
     "GRNN": _search("grnn", 5, 25, "n"),
     "rank and c(M)": Case("side", "call", "growth_attacks:rank", "n", "n"),
-    "layer, ours": Case("side", "call", "growth_attacks:layer_solved", "n^1.5", "n log n"),
-    "layer, dense": Case("side", "call", "growth_attacks:layer_dense", "n^3", "n^2"),
+    "layer, ours": Case(
+        "side", "call", "growth_attacks:layer_solved", "n^1.5", "n log n", more=SMALL
+    ),
+    "layer, dense": Case("side", "call", "growth_attacks:layer_dense", "n^3", "n^2", more=SMALL),
     "rank and c(M) by depth": Case("depth", "call", "growth_attacks:rank_of_depth", warm=2),
     "gradient of a batch": Case("batch", "call", "growth_attacks:capture_batch", "n^2", "n^2"),
     "MKOR": Case("batch", "attack", "growth_attacks:mkor", "n", "n"),

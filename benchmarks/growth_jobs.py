@@ -30,17 +30,17 @@ rule one:
 PLAN, MAKE = ("-n",), ("--cores", "1")
 
 
-def planned(jobs: int, photo: str) -> Facts:
+def planned(jobs: int) -> Facts:
     """`snakemake -n` of independent jobs."""
     return _made(jobs, *PLAN)
 
 
-def made(jobs: int, photo: str) -> Facts:
+def made(jobs: int) -> Facts:
     """Run these jobs one after the other."""
     return _made(jobs, *MAKE)
 
 
-def planned_here(jobs: int, photo: str) -> Facts:
+def planned_here(jobs: int) -> Facts:
     """`snakemake -n all` of this workflow at smoke scale, from empty results."""
     with TemporaryDirectory() as folder:
         copy_tree(TREE, Path(folder), {"scale": "smoke", "images": "embedded"})

@@ -24,9 +24,7 @@ class TooLong(BaseException):
     """More CPU time than the limit; no `Exception`, which attacks might take for a failed try."""
 
 
-def run(
-    name: str, size: int, warm: int, photo: str, limit: float, options: Mapping[str, Any]
-) -> Facts:
+def run(name: str, size: int, warm: int, limit: float, options: Mapping[str, Any]) -> Facts:
     """Run a task, ``module:function``, at a size; without an answer, ``reason`` says why.
 
     A run at the size `warm` comes first, for imports; ``base_mib`` is the memory after it, and
@@ -36,10 +34,10 @@ def run(
     work: Callable[..., Facts] = getattr(import_module(f"benchmarks.{module}"), function)
     try:
         if warm:
-            work(warm, photo, **options)
+            work(warm, **options)
         base, begin = psutil.Process().memory_info().rss / MIB, time.process_time()
         with cpu_limit(limit):
-            found = {"status": OK, "reason": "", **work(size, photo, **options)}
+            found = {"status": OK, "reason": "", **work(size, **options)}
         return {"base_mib": base, "cpu_s": time.process_time() - begin, **found}
     except NotApplicable as error:
         return {"status": REFUSED, "reason": str(error)}

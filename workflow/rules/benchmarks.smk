@@ -299,8 +299,6 @@ GROWN = GROWN | {"paper": GROWN["laptop"] | {"seconds": 3600, "gib": 24}}
 
 
 rule growth:
-    input:
-        data=PATHS.dataset("imagenet", "val"),
     output:
         table="results/benchmarks/growth.csv",
         exponents="results/benchmarks/growth_exponents.csv",
@@ -314,8 +312,6 @@ rule growth:
     resources:
         **resources.doubling(12000, 240),
     params:
-        source=resolve("imagenet", CONFIG.images),
-        side=32 if CONFIG.scale == "smoke" else 224,
         amounts=GROWN[CONFIG.scale],
         folder="results/benchmarks/studies",
         # Measurements by other code are no part of the folder.
