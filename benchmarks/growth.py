@@ -63,7 +63,10 @@ def growth(folder: Path, amounts: Mapping[str, Any]) -> pd.DataFrame:
 def table(rows: Sequence[Row]) -> pd.DataFrame:
     """Rows in the order of `CASES`, then by size."""
     order = {what: place for place, what in enumerate(CASES)}
-    sorted_rows = sorted(rows, key=lambda row: (order[row["what"]], int(row["size"])))
+    # The size of this workflow is the number of jobs that it was found to have.
+    own = [row["what"] == ALONE and row["status"] == OK for row in rows]
+    sized = [row | {"size": row["n"]} if one else row for row, one in zip(rows, own, strict=True)]
+    sorted_rows = sorted(sized, key=lambda row: (order[row["what"]], int(row["size"])))
     kinds = {"size": int, **dict.fromkeys(NUMBERS, float)}
     return pd.DataFrame(sorted_rows, columns=list(COLUMNS)).astype(kinds)
 

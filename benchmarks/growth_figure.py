@@ -14,10 +14,10 @@ from gradleak.plotting import style
 # Panels of both rows: seconds above, memory below. A step, a call and an attack are different
 # things, so that what is compared is the slope.
 PANELS: Sequence[tuple[str, tuple[str, ...]]] = (
-    ("side of the image", ("R-GAP", "COPA", "Gauss-Newton", "layer, ours", "layer, dense")),
-    ("side of the image", ("gradient", "DLG", "Inverting Gradients", "GRNN", "rank and c(M)")),
-    ("images of a batch", ("gradient of a batch", "MKOR")),
-    ("jobs", ("snakemake -n", "snakemake")),
+    ("side of the image (n: unknowns)", ("R-GAP", "COPA", "Gauss-Newton", "layer, ours", "layer, dense")),
+    ("side of the image (n: unknowns)", ("gradient", "DLG", "Inverting Gradients", "GRNN", "rank and c(M)")),
+    ("images of a batch (n)", ("gradient of a batch", "MKOR")),
+    ("jobs (n)", ("snakemake -n", "snakemake")),
 )
 ROWS = (("seconds", "CPU seconds"), ("mib", "MiB above the interpreter's"))
 MARKS = "osD^v"
