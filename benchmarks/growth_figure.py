@@ -11,11 +11,12 @@ from matplotlib.figure import Figure
 from benchmarks.growth_cases import ALONE, CASES, OK
 from gradleak.plotting import style
 
+SIDE = "side (n: unknowns)"
 # Panels of both rows: seconds above, memory below. A step, a call and an attack are different
 # things, so that what is compared is the slope.
 PANELS: Sequence[tuple[str, tuple[str, ...]]] = (
-    ("side of the image (n: unknowns)", ("R-GAP", "COPA", "Gauss-Newton", "layer, ours", "layer, dense")),
-    ("side of the image (n: unknowns)", ("gradient", "DLG", "Inverting Gradients", "GRNN", "rank and c(M)")),
+    (SIDE, ("R-GAP", "COPA", "Gauss-Newton", "layer, ours", "layer, dense")),
+    (SIDE, ("gradient", "DLG", "Inverting Gradients", "GRNN", "rank and c(M)")),
     ("images of a batch (n)", ("gradient of a batch", "MKOR")),
     ("jobs (n)", ("snakemake -n", "snakemake")),
 )
