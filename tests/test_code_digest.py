@@ -160,6 +160,12 @@ def test_an_attack_does_not_depend_on_the_other_one_nor_on_what_is_no_module():
     assert "gradleak.operators.gram" in provenance.dependencies(copa)
 
 
+def test_who_uses_the_packages_functions_depends_on_their_code():
+    solver = "gradleak.operators.grid_factor"
+    assert solver in provenance.dependencies("benchmarks.studies")
+    assert solver not in provenance.dependencies("benchmarks.kept")
+
+
 # A module that others import by name and from, and what it is to be called.
 MOVED, TO = "gradleak.models.losses", "gradleak.client.objectives"
 

@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from gradleak import _HOMES
 from gradleak.runtime import code_digest
 from gradleak.runtime.code_digest import Imported, Source
 
@@ -118,7 +119,8 @@ def dependencies(module: str) -> tuple[str, ...]:
     """All modules of this project that `module` runs, itself and indirect ones included.
 
     Imports within functions count, and a module's parent packages, since Python runs them. A module
-    that is only imported, or used in messages alone, does not count.
+    that is only imported, or used in messages alone, does not count. One that uses the package
+    itself may call any of its functions, which are imported on first use.
     """
     seen: set[str] = set()
     todo = [module]
@@ -129,7 +131,10 @@ def dependencies(module: str) -> tuple[str, ...]:
             continue
         seen.add(name)
         todo.append(name.rpartition(".")[0])
-        todo.extend(_module_of(entry)[0] for entry in _source(path).imports)
+        imports = [_module_of(entry) for entry in _source(path).imports]
+        todo.extend(inner for inner, _ in imports)
+        if (PACKAGE, "") in imports:
+            todo.extend(_HOMES.values())
     return tuple(sorted(seen))
 
 
