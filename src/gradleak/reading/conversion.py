@@ -270,7 +270,10 @@ class _Walk:
                 if isinstance(end, ConvSpec) and bare and value.source == here:
                     ends.append((end.kernel, value, end))
         if not ends:
-            raise NotApplicable(f"{layer.name} adds something other than a skip to a convolution.")
+            raise NotApplicable(
+                f"{layer.name} adds values none of which is a convolution's output before its "
+                "activation, where a chain's skips end."
+            )
         # Where both branches are convolutions of the same input, the 1x1 one is the projection.
         _, main, spec = max(ends, key=lambda end: end[0])
         (other,) = [value for value in values if value is not main]
