@@ -111,20 +111,21 @@ def compare(photos: Sequence[np.ndarray]) -> tuple[pd.DataFrame, Figure]:
 def draw(results: Sequence[Result]) -> Figure:
     """Photo, reconstruction and difference, a line for each network."""
     with style.styled():
-        figure = style.new(style.PAGE, 2.45 * len(results))
+        figure = style.new(style.PAGE, 2.6 * len(results))
         axes = figure.subplots(len(results), 3, squeeze=False)
         for line, (row, original, found) in zip(axes, results, strict=True):
+            sure = f"{row['bound']:.0f}".replace("-", "\N{MINUS SIGN}")
             apart = np.clip(0.5 + TIMES * (found - original), 0.0, 1.0)
             titles = (
                 f"photo, {row['side']} x {row['side']}",
                 f"R-GAP, {row['network']}: PSNR {row['psnr']:.1f} dB\n"
-                f"{row['seconds']:.0f} s, {row['gib']:.1f} GiB; expected {row['expected']:.0f} dB, "
-                f"bound {row['bound']:.0f} dB",
+                f"{row['seconds']:.0f} s, {row['gib']:.1f} GiB (by W: {row['expected']:.0f} dB "
+                f"expected, {sure} sure)",
                 f"difference, times {TIMES:g}",
             )
             for axis, pixels, title in zip(line, (original, found, apart), titles, strict=True):
                 axis.imshow(pixels.transpose(1, 2, 0), interpolation="nearest")
                 axis.set_title(title, fontsize=6.5)
                 axis.set_axis_off()
-        figure.subplots_adjust(0.01, 0.01, 0.99, 0.94, 0.03, 0.12)
+        figure.subplots_adjust(0.01, 0.01, 0.99, 0.93, 0.03, 0.16)
     return figure
