@@ -48,6 +48,8 @@ EVALUATED = (
 MODES = ("auto", *gradients.MODES)
 # Shares of its time, roughly: structure, attacks, a malicious server, costs, a client's steps.
 PARTS = 1, 12, 1, 5, 1
+# Share of tensors without a gradient from which on an audit says so.
+SILENT = 0.5
 # Gradients under attack, and seeds, by scale.
 AMOUNTS = {"smoke": (2, 1), "laptop": (4, 2), "paper": (20, 5)}
 
@@ -272,7 +274,9 @@ class NetworkAudit:
         known = {names.index(layer): i for layer, i in indices.items() if i is not None}
         critical = max(known, key=known.__getitem__, default=None)
         try:
-            norm = gradient_norm(self.network.share(0, *self.bench.batch(self.batch), None, 0))
+            shared = self.network.share(0, *self.bench.batch(self.batch), None, 0)
+            norm = gradient_norm(shared)
+            self.notes += filter(None, [silent(shared)])
         except NumericsError:
             norm = 0.0
         work, batches = SCALES[self.settings.scale].soteria, self.settings.batches
@@ -309,3 +313,14 @@ class NetworkAudit:
             return self.pool
         targets, known = self.bench.targets(self.batch), self.bench.samples.labels[: self.pool]
         return min(int((known == label).sum()) for label in np.unique(targets.labels))
+
+
+def silent(shared: Arrays) -> str:
+    """Note on a gradient most of whose tensors are 0; empty if they are not."""
+    none = sum(not value.any() for value in shared.values())
+    if none < SILENT * len(shared):
+        return ""
+    return (
+        f"Under these weights, {none} of {len(shared)} tensors of the gradient are 0, as where a "
+        "last layer starts at 0; other weights may leak more."
+    )

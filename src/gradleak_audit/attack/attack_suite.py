@@ -17,6 +17,8 @@ HONEST: Chapter = "honest server"
 MALICIOUS: Chapter = "malicious server"
 SEARCH = "inverting_gradients"
 CLOSED, SECOND, MKOR = "rgap", "gauss_newton", "mkor"
+# Of networks that are not chains: `gradleak.library.analytic`, a function.
+ANALYTIC = "analytic"
 # Of any network; on plain chains, Gauss-Newton minimises the same distance from R-GAP's image.
 DLG = "dlg"
 # Attacks against one kind of change, which apply to no other.
@@ -72,6 +74,8 @@ class Entry:
         """Reason why it does not apply to a chain; empty if it does."""
         if self.id == DLG and chain.is_plain:
             return "Gauss-Newton minimises the same distance, from R-GAP's reconstruction."
+        if self.id == ANALYTIC:
+            return "R-GAP solves all layers of a chain, the first one too."
         if self.id == MKOR:
             return _unplanned(chain) or mkor(self, chain).applies(chain) or ""
         attack = self.attack(chain, "cpu")
@@ -81,7 +85,7 @@ class Entry:
     def part(self, reason: str) -> AttackPart:
         """Convert to the result's format."""
         own: dict[str, Any] = {"id": self.id, "title": self.title, "settings": self.settings}
-        own["threat"] = build(self.options).threat
+        own["threat"] = "B" if self.id == ANALYTIC else build(self.options).threat
         return AttackPart(**own, chapter=self.chapter, reason=reason)
 
 
@@ -100,6 +104,11 @@ def menu(scale: str, multiply_adds: int, parameters: int) -> dict[str, Entry]:
             "R-GAP, a closed form",
             "each layer solved for its input, rows of the system weighted by their errors",
             {"rows": "balanced"},
+        ),
+        ANALYTIC: (
+            "The first layer in closed form",
+            "fully connected on the image, or on patches with learned positions",
+            {},
         ),
         "copa": (
             "COPA, a closed form with constraints between layers",

@@ -21,7 +21,9 @@ from gradleak.client.capture import capture
 from gradleak.client.defences.base import Client, Defence
 from gradleak.client.gradient_checks import check_gradient
 from gradleak.client.shared_parameters import of_lock
-from gradleak.errors import NotApplicable, NumericsError
+from gradleak.errors import GradleakError, NotApplicable, NumericsError
+from gradleak.library.analytic import invert_first
+from gradleak.library.network import OwnNetwork
 from gradleak.models.build import load, with_statistics, without_statistics
 from gradleak.models.chain import Chain, LinearLayer, LinearSpec
 from gradleak.models.initial import draw_key
@@ -29,7 +31,7 @@ from gradleak.reading import gradients
 from gradleak.reading.fx_graph import Reading
 from gradleak.reading.layer_names import told
 from gradleak.reading.preprocessing import Preprocessing
-from gradleak_audit.attack.attack_suite import DLG, MASKED, SEARCH, SECOND, Entry
+from gradleak_audit.attack.attack_suite import ANALYTIC, DLG, MASKED, SEARCH, SECOND, Entry
 from gradleak_audit.attack.substitutes import substituted
 
 # Mean values of starts, as shares of the input range, of networks that may branch on values.
@@ -227,8 +229,32 @@ class ModuleNetwork(_Network):
 
     def reason(self, entry: Entry) -> str:
         """Reason why an attack does not apply; empty if it does."""
+        if entry.id == ANALYTIC:
+            return self.unread
         chained = "The network is not a chain of layers."
         return self.unsearched if entry.id in (SEARCH, DLG) else chained
+
+    @cached_property
+    def unread(self) -> str:
+        """Reason why no closed form reads its first layer, by trying it; empty if one may."""
+        images = np.random.default_rng(0).uniform(*self.bounds, (1, *self.reading.input))
+        labels = np.ones(1, np.int64)
+        try:
+            shared = self.share(0, images.astype(np.float32), labels, None, 0)
+            self._first(0, Shared(shared, labels, 0))
+        except NumericsError:
+            return ""  # of this gradient
+        except GradleakError as error:
+            return f"{str(error).partition(';')[0].rstrip('.')}."
+        return ""
+
+    def _first(self, draw: int, shared: Shared) -> Reconstruction:
+        module, task = self.module(draw), self.task
+        own: dict[str, Any] = {"classes": 0, "loss": task.loss, "mode": task.mode}
+        own |= {"reading": None, "converted": None, "why_no_chain": ""}
+        network = OwnNetwork(module.to(task.device), self.reading.input, **own)
+        labels = tuple(int(label) for label in shared.labels)
+        return invert_first(network, shared.gradient, labels, len(labels))
 
     @cached_property
     def unsearched(self) -> str:
@@ -253,6 +279,8 @@ class ModuleNetwork(_Network):
 
     def answers(self, entry: Entry, draw: int, shared: Sequence[Shared]) -> list[Answer]:
         """Attack several gradients."""
+        if entry.id == ANALYTIC:
+            return [self._read(draw, one) for one in shared]
         attack = entry.attack(None, self.task.device.type)
         assert isinstance(attack, Search)
         module, views = self.module(draw), []
@@ -261,6 +289,12 @@ class ModuleNetwork(_Network):
             views.append(ModuleView(module, self._view(self.layerless, {}, one, starts=start)))
         found = invert(attack, views, [x.seed for x in shared])
         return [_judged(one) for one in found]
+
+    def _read(self, draw: int, shared: Shared) -> Answer:
+        try:
+            return _judged(self._first(draw, shared))
+        except GradleakError as error:
+            return str(error)
 
     def _same_branch(self, module: nn.Module, shared: Shared) -> np.ndarray | None:
         """Gray images (1, K, C, H, W) with gradients of the same parameters as the shared one.

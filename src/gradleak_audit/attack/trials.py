@@ -14,7 +14,7 @@ from gradleak.data.targets import TargetSet
 from gradleak.errors import NumericsError
 from gradleak.runtime.progress import progress
 from gradleak.scoring.metrics import image as metrics
-from gradleak_audit.attack.attack_suite import CLOSED, HONEST, MASKED, Entry
+from gradleak_audit.attack.attack_suite import ANALYTIC, CLOSED, HONEST, MASKED, Entry
 from gradleak_audit.attack.mitigations import Variant
 from gradleak_audit.attack.networks import Shared
 from gradleak_audit.attack.samples import Samples
@@ -225,6 +225,8 @@ def why_not(entry: Entry, variant: Variant) -> str:
     assert variant.network is not None
     if entry.id == MASKED and variant.kind != "soteria":
         return "Nothing of the gradient is withheld."
+    if entry.id == ANALYTIC and variant.batch != 1:
+        return "It reads the gradient of one image, and this is that of a batch."
     return variant.network.reason(entry)
 
 
