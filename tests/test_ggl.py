@@ -154,7 +154,7 @@ def test_candidates_that_are_not_finite_come_last(path, monkeypatch):
 
 def test_a_search_that_ends_far_away_has_failed(path):
     found = run(path, generations=1, population=4, failure_loss=1e-9)
-    assert "failure_loss: 1e-09" in found.failure
+    assert "where 1e-09 or more counts as failed" in found.failure
     assert np.all(np.isfinite(found.images))
     assert ggl(path).failure(1.99) == ""
     assert "relative squared distance" in ggl(path).failure(2.0)
@@ -194,7 +194,7 @@ def test_an_early_end_is_told_in_pycmas_words(path, monkeypatch):
     monkeypatch.setattr(Population, "distances", level)
     found = run(path, population=8, prior=0.0)
     assert found.stop.startswith("cma: tolf") and found.evaluations < 8 * 100
-    assert "distance of gradients of 3, not below" in found.failure
+    assert "distance of gradients of 3, where 2 or more counts" in found.failure
 
 
 def test_what_ggl_refuses_is_said_in_a_sentence(path):

@@ -297,7 +297,7 @@ def bad_gradients():
     return [
         (without, ["2.bias", "missing"]),
         (renamed, ["module.", "prefix"]),
-        (extra, ["7.weight", "no parameter"]),
+        (extra, ["7.weight", "not a parameter"]),
         (shaped, ["2.weight", "3x12x3x3", "24x12x3x3"]),
         (whole, ["2.weight", "int64"]),
         (none, ["2.weight", "None"]),
