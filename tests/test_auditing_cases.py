@@ -20,7 +20,7 @@ from gradleak.models.chain import Chain
 from gradleak.reading.conversion import convert
 from gradleak.reading.fx_graph import read
 from gradleak.reading.gradients import gradient
-from gradleak_audit.attack.attack_suite import DLG, MASKED, MKOR, SEARCH, UNLOCK, menu
+from gradleak_audit.attack.attack_suite import ANALYTIC, DLG, MASKED, MKOR, SEARCH, UNLOCK, menu
 from gradleak_audit.attack.malicious import chapter
 from gradleak_audit.attack.networks import ChainNetwork, Shared
 from gradleak_audit.attack.trials import cases
@@ -199,7 +199,7 @@ def test_networks_of_all_sorts_are_audited_twice_alike(name, photos):
         for image, picture in answers.items():
             np.testing.assert_array_equal(picture, second.pictures.answers[attack][image])
             assert picture.shape == first.pictures.originals.shape[1:]
-    more = {"pooled": (MASKED, MKOR), "normed": (MASKED,)}
+    more = {"pooled": (MASKED, MKOR), "normed": (MASKED,), "vit": (ANALYTIC,)}
     audit, attacks = first.audit, {SEARCH, DLG, *more.get(name, ())}
     assert {case.attack for case in audit.cases if case.attempted} == attacks
     assert all(part.reason for part in audit.attacks if part.id not in attacks)
