@@ -106,7 +106,7 @@ def menu(scale: str, multiply_adds: int, parameters: int) -> dict[str, Entry]:
             {"rows": "balanced"},
         ),
         ANALYTIC: (
-            "The first layer in closed form",
+            "First layer, a closed form",
             "fully connected on the image, or on patches with learned positions",
             {},
         ),
