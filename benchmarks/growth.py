@@ -1,4 +1,4 @@
-"""How time and memory grow with an image's side, a network's depth, a batch, a number of jobs.
+"""Growth of time and memory with an image's side, a network's depth, a batch, a number of jobs.
 
 Each measurement has a process of its own, and is kept as it ends. A size of which the sizes before
 it predict more time or memory than allowed is not run; its row has the prediction.

@@ -1,4 +1,4 @@
-"""What `benchmarks.growth` measures, and what theory says of it."""
+"""Cases that `benchmarks.growth` measures, with their theory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far rounding of a float32 gradient can carry R-GAP's reconstruction from the image.
+"""Bound of the error that rounding of a float32 gradient causes in R-GAP's reconstruction.
 
 R-GAP solves one layer after the other, from the last. An error δy of a layer's output is at most
 δz = ||δy|| / s in its linear output z for a LeakyReLU of slope s, and, where W alone determines the
@@ -27,7 +27,7 @@ PROBES = 3
 
 
 class Limits(NamedTuple):
-    """What conditioning allows."""
+    """PSNR that the conditioning of layers allows."""
 
     conditions: tuple[float, ...]  # condition number of each layer's W, first layer first
     bound: float  # PSNR in dB that an image in [0, 1] is sure to have, by W's rows alone

@@ -1,4 +1,4 @@
-"""What solving a layer takes, from sizes: operations and memory of each path."""
+"""Operations and memory that solving a layer takes on each path, from sizes."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ def _numbers(shape: ConvShape) -> float:
 def solving_bytes(shape: ConvShape) -> float:
     """Bytes that solving a layer may take: a dense U^T U and its factor, else a sparse factor.
 
-    An upper bound, from sizes: whether a cheaper path will do depends on numbers. 0 for a layer
-    that is refused.
+    From sizes alone: whether a cheaper path will do depends on numbers. 0 for a layer that is
+    refused.
     """
     n = shape.unknowns
     rows = shape.filters * (shape.positions + shape.channels * shape.kernel[0] * shape.kernel[1])
@@ -55,6 +55,12 @@ def solving_bytes(shape: ConvShape) -> float:
         return 16.0 * n * min(rows, n)
     least = grid_bytes(shape, np.float32)
     return min(2.0 * least, float(FACTOR_BYTES)) if least <= FACTOR_BYTES else 0.0
+
+
+def preconditioner_bytes(unknowns: int) -> float:
+    """Bytes of Gauss-Newton's H, a damped copy and its factor in float32; 0 if they do not fit."""
+    taken = 3 * 4 * unknowns**2
+    return float(taken) if taken <= MATRIX_BYTES else 0.0
 
 
 def too_large(shape: ConvShape, masked: bool) -> str:

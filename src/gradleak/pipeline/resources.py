@@ -120,7 +120,7 @@ def work(config: Config, script: str, wildcards: Mapping[str, str]) -> tuple[int
 def solving_mib(config: Config, wildcards: Mapping[str, str]) -> float:
     """MiB that an attack's linear systems may take, from the sizes of layers; 0 without any.
 
-    Those of the largest layer; `gauss_newton` holds three float32 matrices of the image's size too.
+    Those of the largest layer, and the preconditioner of `gauss_newton`.
     """
     method = config.attacks[wildcards["attack"]].method if "attack" in wildcards else ""
     if method not in ("rgap", "copa", "gauss_newton"):
@@ -130,7 +130,7 @@ def solving_mib(config: Config, wildcards: Mapping[str, str]) -> float:
     layers = [layer.shape for chain in chains for layer in chain.convolutions]
     most = max(map(limits.solving_bytes, layers), default=0.0)
     if method == "gauss_newton":
-        most += max(12.0 * math.prod(chain.input) ** 2 for chain in chains)
+        most += max(limits.preconditioner_bytes(math.prod(chain.input)) for chain in chains)
     return IMPORTS_MIB + most / 2**20 if most else 0.0
 
 

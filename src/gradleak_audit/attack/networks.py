@@ -250,8 +250,8 @@ class ModuleNetwork(_Network):
 
     def _first(self, draw: int, shared: Shared) -> Reconstruction:
         module, task = self.module(draw), self.task
-        own: dict[str, Any] = {"classes": 0, "loss": task.loss, "mode": task.mode}
-        own |= {"reading": None, "converted": None, "why_no_chain": ""}
+        own: dict[str, Any] = {"classes": self.reading.classes, "loss": task.loss}
+        own |= {"mode": task.mode, "reading": None, "converted": None, "why_no_chain": ""}
         network = OwnNetwork(module.to(task.device), self.reading.input, **own)
         labels = tuple(int(label) for label in shared.labels)
         return invert_first(network, shared.gradient, labels, len(labels))

@@ -10,14 +10,10 @@ from torch import Tensor
 from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients
 from gradleak.attacks.optimization.engine.jacobian import Linearised
 from gradleak.attacks.optimization.engine.lbfgs import CHANGE, TARGET
-from gradleak.attacks.optimization.engine.preconditioner import (
-    Preconditioner,
-    depth,
-    fits,
-    normal_matrix,
-)
+from gradleak.attacks.optimization.engine.preconditioner import Preconditioner, depth, normal_matrix
 from gradleak.attacks.optimization.engine.search_batch import Members
 from gradleak.models.chain import Chain
+from gradleak.operators.limits import preconditioner_bytes
 from gradleak.runtime.progress import progress
 
 BUDGET = "steps spent"
@@ -30,8 +26,8 @@ INNER, TOLERANCE = 100, 1e-2
 # the cost of a move across the range, relative to the residual.
 DAMPING = 0.1
 # Number of conjugate-gradient steps after which an old H is recomputed, in images of up to FREE
-# unknowns. In larger ones H has to have cost as many operations: n³ to compute and factor it, and
-# 4·n² a step, at a BOUND-th of the speed, since memory bounds a triangular solve.
+# unknowns. In larger ones, the steps since have to have cost as much: H takes n³ operations to
+# compute and factor, and a step 4·n² at a BOUND-th of the speed, which memory limits.
 STALE, FREE, BOUND = 10, 4096, 16.0
 # Most times that a step is halved.
 HALVINGS = 6
@@ -88,7 +84,8 @@ class Problem:
         self.weights = weights if weights is not None else [1.0] * len(member.targets)
         self._targets = [t.flatten(2) if t.ndim > 2 else t for t in member.targets]
         one = member.starts.shape[1] == 1 and network.chain.is_sequential
-        self.precondition = precondition and one and fits(prod(network.chain.input))
+        fits = preconditioner_bytes(prod(network.chain.input)) > 0.0
+        self.precondition = precondition and one and fits
 
     def linearise(self, x: Tensor) -> Linearised:
         """Linearise the network around images x (1, K, C, H, W)."""

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from gradleak.attacks.optimization.engine.jacobian import Linearised
 from gradleak.models.chain import Chain, ConvLayer, Layer
-from gradleak.operators import limits
 from gradleak.operators.gradient import GradientConstraint
 
 # Least damping relative to the largest diagonal entry, for rounding in float32.
@@ -24,11 +23,6 @@ LEAST = 1e-7
 RAISES = 4
 # A layer's K has few equations if it has at most 1 / FEW as many rows as columns.
 FEW = 4
-
-
-def fits(unknowns: int) -> bool:
-    """True if H, a damped copy and its factor, in float32, take no more than a layer may."""
-    return 3 * 4 * unknowns**2 <= limits.MATRIX_BYTES
 
 
 def depth(chain: Chain) -> int:
