@@ -22,12 +22,11 @@ from benchmarks.study import METRICS, Row, Runs
 from gradleak.client.defences.base import noise_seed
 from gradleak.reading.gradients import gradient, passing
 from gradleak.runtime.progress import progress
-from gradleak.scoring.metrics import image as metrics
 from gradleak_audit.attack import samples
 from gradleak_audit.attack.attack_suite import HONEST, Entry
 from gradleak_audit.attack.mitigations import Variant
-from gradleak_audit.attack.trials import Best
-from gradleak_audit.result import Audit, Case, StructurePart
+from gradleak_audit.attack.trials import Best, Judge
+from gradleak_audit.result import GRADES, Audit, Case, StructurePart
 from gradleak_audit.run import NetworkAudit, Origin, Settings
 
 SIZE, CLASSES = (3, 32, 32), 10
@@ -194,11 +193,12 @@ def compare(path: Path, scale: str, count: int, chosen: Sequence[str] = ()) -> p
     """Audit each network, attack `count` of its gradients plainly, and keep its row as it is done.
 
     Columns: ``network``; ``grade`` of the page; ``attack``, the audit's with the highest mean SSIM,
-    and its mean ``psnr`` (dB) and ``ssim``; the same of ``dlg`` and ``inverting``, plain, or
-    ``_why`` they fail; ``ahead``, the plain attacks with an SSIM above 0.2 that is better by 0.05;
-    ``cpu`` seconds for a gradient.
+    and its mean ``psnr`` (dB) and ``ssim``; the same of ``dlg`` and ``inverting``, plain, with the
+    best grade that an audit would give them, or ``_why`` they fail; ``ahead``, the plain attacks
+    with a better grade, or an SSIM above 0.2 that is better by 0.05; ``cpu`` seconds for a
+    gradient.
     """
-    whys = [f"{name}_why" for name in ATTACKS]
+    whys = [f"{name}_{told}" for name in ATTACKS for told in ("grade", "why")]
     scores = [f"{name}{metric}" for name in ("", *(f"{n}_" for n in ATTACKS)) for metric in METRICS]
     runs = Runs(path, ["network"], ("grade", "attack", *whys, "ahead"), (*scores, "cpu"))
     for name in progress(chosen or [*NETWORKS], "networks"):
@@ -218,7 +218,12 @@ def _compared(build: Callable[[], nn.Module], scale: str, count: int) -> Row:
         for name in ATTACKS:
             found |= _plain(name, audit, each)
     least = max(SHOWN, (found["ssim"] or 0.0) + MARGIN)
-    ahead = [name for name in ATTACKS if found[f"{name}_ssim"] > least]
+    known = GRADES.index(found["grade"])
+    ahead = [
+        name
+        for name in ATTACKS
+        if found[f"{name}_ssim"] > least or GRADES.index(found[f"{name}_grade"]) > known
+    ]
     return found | {"ahead": " ".join(ahead), "cpu": round(each, 2)}
 
 
@@ -235,6 +240,7 @@ def told(audit: Audit) -> Row:
 
 def _plain(name: str, audit: Unchanged, seconds: float) -> Row:
     module, task, scores = audit.module, audit.task, []
+    judge, numbers = Judge(audit.bench.pool()), audit.bench.targets(1).indices
     for number in range(audit.bench.count):
         images, labels = audit.bench.batch(1, number)
         # The dropout that the audit's client drew.
@@ -249,8 +255,10 @@ def _plain(name: str, audit: Unchanged, seconds: float) -> Row:
                         part.train(task.mode == "training")
                 found = ATTACKS[name](module, *given, SIZE, seconds)
         except RuntimeError as error:
-            return {f"{name}_{m}": np.nan for m in ("psnr", "ssim")} | {f"{name}_why": str(error)}
-        pair = images[0].astype(np.float64), found[0].clamp(0.0, 1.0).double().numpy()
-        scores.append((metrics.psnr(*pair), metrics.ssim(*pair)))
-    psnr, ssim = np.mean(scores, 0)
-    return {f"{name}_psnr": float(psnr), f"{name}_ssim": float(ssim), f"{name}_why": ""}
+            none = {f"{name}_{metric}": np.nan for metric in METRICS}
+            return none | {f"{name}_grade": GRADES[0], f"{name}_why": str(error)}
+        pixels = found.clamp(0.0, 1.0).double().numpy()
+        scores.append(judge.score(pixels, numbers[number]))
+    means = {f"{name}_{m}": float(np.mean([getattr(s, m) for s in scores])) for m in METRICS}
+    best = max((score.grade for score in scores), key=GRADES.index)
+    return means | {f"{name}_grade": best, f"{name}_why": ""}

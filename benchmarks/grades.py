@@ -1,15 +1,16 @@
 """Thresholds of an audit's grades, by matching reconstructions among many images.
 
-``python -m benchmarks.grades [WEIGHTS]`` prints the table of docs/audit.md, draws
+``python -m benchmarks.grades [WEIGHTS]`` prints the tables of docs/audit.md, draws
 docs/images/grades.png, and writes the examples on the pages of audits. Embedded photos are blurred,
-covered by noise, mixed with other photos, or searched for from gradients, more and less far. For
-each reconstruction its original is ranked among `CANDIDATES` images: by correlation, and by LPIPS
-if the file of AlexNet's weights is given (`gradleak.data.backbones`).
+covered by noise, mixed with other photos, or searched for from gradients, more and less far. Each
+reconstruction is taken as it is, or smoothed, whichever has the larger SSIM, as grades take it.
+Then its original is ranked among `CANDIDATES` images: by correlation, and by LPIPS if the file of
+AlexNet's weights is given (`gradleak.data.backbones`).
 """
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from gradleak.reporting import pages
 from gradleak.reporting.pictures import thumbnail
 from gradleak.scoring.metrics.perceptual import Lpips, standard
 from gradleak_audit.attack.samples import from_embedded
-from gradleak_audit.attack.trials import THRESHOLDS, Judge
+from gradleak_audit.attack.trials import THRESHOLDS, Judge, smooth
 from gradleak_audit.result import GRADES
 
 SIZE = (3, 32, 32)
@@ -34,15 +35,19 @@ CANDIDATES, IMAGES, SEARCHED = 500, 40, 20
 NOISE = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6)  # standard deviations
 BLUR = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # of the Gaussian, pixels
 MIXED = (0.2, 0.4, 0.5, 0.6, 0.7, 0.8)  # weight of another photo
-STEPS = (5, 10, 20, 40, 80, 200)  # of Inverting Gradients
+STEPS = (3, 5, 7, 10, 14, 20, 28, 40, 56, 80, 120, 200)  # of Inverting Gradients
 PICTURE = Path("docs/images/grades.png")
 # Photos in the public domain, which a page may show, and SSIMs.
-ON_PAGE, ON_PAGE_SHOWN = {0: "astronaut", 3: "cat"}, (0.2, 0.4, 0.6, 0.7)
+ON_PAGE, ON_PAGE_SHOWN = {0: "astronaut", 3: "cat"}, (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 # Lines of the picture: an image's number and a kind. Columns: SSIM.
 EXAMPLES = ((0, "search"), (3, "search"), (8, "noise"), (9, "blur"))
 SHOWN = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 CELL, GAP, HEAD = 96, 8, 64
 COLOURS = {"not shown": "#1c3a70", "partly": "#664400", "read": "#86160f"}
+# Ranges of the tables, and what they are of.
+TENTHS, DECIBELS = [n / 10 for n in range(11)], [0, 8, 10, 12, 13, 14, 15, 16, 18, 20, 24, 30, 60]
+FEW = [0, 10, 12, 15, 60]  # of reconstructions below the threshold of SSIM
+TITLES = {"seen": "SSIM", "psnr": "PSNR, dB"}
 # A reconstruction in [0, 1] (C, H, W) of an image by its number.
 Found = tuple[str, int, np.ndarray]
 
@@ -54,7 +59,7 @@ def pooled() -> nn.Module:
     return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(24 * 8 * 8, 10))
 
 
-def smooth() -> nn.Module:
+def tangent() -> nn.Module:
     """Two convolutions with tanh: searches in it find the image."""
     first, second = nn.Conv2d(3, 6, 3, 2, padding=1), nn.Conv2d(6, 12, 3, padding=1)
     return nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), nn.Flatten(), nn.Linear(3072, 10))
@@ -71,7 +76,7 @@ def reconstructions(images: np.ndarray, labels: np.ndarray) -> Iterator[Found]:
         for level in MIXED:
             other = images[rng.integers(IMAGES, len(images))]
             yield "mixed", number, (1 - level) * image + level * other
-    for build in (pooled, smooth):
+    for build in (pooled, tangent):
         for number in range(SEARCHED):
             torch.manual_seed(number)
             model, label = build(), labels[number : number + 1]
@@ -114,28 +119,33 @@ def measured(lpips: Path | None) -> tuple[pd.DataFrame, list[tuple[np.ndarray, n
     for kind, number, pixels in reconstructions(images, samples.labels):
         answer = np.clip(pixels, 0.0, 1.0)
         score = judge.score(answer[None], np.array([number]))
-        row = {"kind": kind, "number": number, "grade": score.grade}
-        row |= {"ssim": score.ssim, "psnr": score.psnr}
+        row = {"kind": kind, "number": number, "grade": score.grade, "psnr": score.psnr}
+        row |= {"ssim": score.ssim, "smoothed": score.smoothed}
+        looks = [answer, *smooth(answer)]
+        nearness = [judge.ssim(number, look) or 0.0 for look in looks]
+        row["seen"], look = max(nearness), looks[int(np.argmax(nearness))]
         for name, measure in measures.items():
-            to = measure(answer)
+            to = measure(look)
             row[name] = int((to < to[number] - 1e-9).sum())
         rows.append(row)
         pictures.append((images[number], answer))
     return pd.DataFrame(rows), pictures
 
 
-def table(rows: pd.DataFrame) -> str:
-    """Shares of originals that rank first, or among the first, by tenths of SSIM, in Markdown."""
+def table(rows: pd.DataFrame, by: str, edges: Sequence[float]) -> str:
+    """Markdown of how many originals rank first, or among the first, by ranges of a score."""
     names = [name for name in ("correlation", "LPIPS") if name in rows]
-    tenth = (rows["ssim"] * 10).clip(lower=0, upper=9.99).astype(int)
+    ranges = pd.cut(
+        rows[by], [-np.inf, *edges[1:-1], np.inf], right=False, labels=range(len(edges) - 1)
+    )
     last = names[-1]
-    heads = ["SSIM", "n", *(f"first by {name}" for name in names)]
+    heads = [TITLES[by], "n", *(f"first by {name}" for name in names)]
     heads += [f"first {CANDIDATES // 100} by {last}", f"first {CANDIDATES // 10} by {last}"]
     lines = [heads, ["---"] * len(heads)]
-    for start, own in rows.groupby(tenth):
+    for number, own in rows.groupby(ranges, observed=True):
         shares = [(own[name] == 0).mean() for name in names]
         shares += [(own[last] < CANDIDATES * part).mean() for part in (0.01, 0.1)]
-        ends = f"{start / 10:.1f} to {start / 10 + 0.1:.1f}"
+        ends = f"{edges[number]:.4g} to {edges[number + 1]:.4g}"
         lines.append([ends, str(len(own)), *(f"{100 * share:.0f} %" for share in shares)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -146,7 +156,7 @@ def nearest(rows: pd.DataFrame, line: tuple[int, str]) -> Callable[[float], int 
     own = np.flatnonzero((rows["number"] == number) & (rows["kind"] == kind))
 
     def find(start: float) -> int | None:
-        apart = np.abs(rows["ssim"].to_numpy()[own] - start)
+        apart = np.abs(rows["seen"].to_numpy()[own] - start)
         return int(own[apart.argmin()]) if apart.min() < 0.05 else None
 
     return find
@@ -154,13 +164,14 @@ def nearest(rows: pd.DataFrame, line: tuple[int, str]) -> Callable[[float], int 
 
 def record(rows: pd.DataFrame, pictures: list[tuple[np.ndarray, np.ndarray]]) -> None:
     """Write the examples of audits' pages: searched photos with their scores."""
+    known = rows[["ssim", "smoothed", "psnr", "grade"]].astype(object)
+    known = known.where(known.notna(), None)
     photos = []
     for number, name in ON_PAGE.items():
         places = map(nearest(rows, (number, "search")), ON_PAGE_SHOWN)
         found = [place for place in places if place is not None]
         shown = [
-            rows.loc[place, ["ssim", "psnr", "grade"]].to_dict()
-            | {"image": thumbnail(pictures[place][1], CELL)._asdict()}
+            known.loc[place].to_dict() | {"image": thumbnail(pictures[place][1], CELL)._asdict()}
             for place in found
         ]
         original = thumbnail(pictures[found[0]][0], CELL)._asdict()
@@ -202,6 +213,8 @@ def _thumbnail(pixels: np.ndarray) -> Image.Image:
 
 if __name__ == "__main__":
     found, kept = measured(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
-    print(table(found))
+    low = found[found["seen"] < THRESHOLDS["partly"].ssim]
+    tables = table(found, "seen", TENTHS), table(found, "psnr", DECIBELS), table(low, "psnr", FEW)
+    print(*tables, sep="\n\n")
     draw(found, kept)
     record(found, kept)

@@ -26,13 +26,15 @@ GRADES = {
 
 
 def run(image, seed, ssim, psnr=None, **more):
-    own = {"status": "ok", "reason": "", "psnr": psnr, "ssim": ssim}
+    own = {"status": "ok", "reason": "", "psnr": psnr, "ssim": ssim, "smoothed": None}
     if ssim is None:
         own |= {"status": "failed", "reason": "NaN at step 7"}
     elif psnr is None:
         own["psnr"] = 10 + 30 * ssim
     grade = "read" if (ssim or 0) >= 0.5 else "partly" if (ssim or 0) >= 0.3 else "not shown"
     own |= {"matched": (ssim or 0) > 0.2, "grade": grade}
+    if own["matched"]:
+        own["smoothed"] = 0.9 * ssim + 0.05
     return result.Run(image=image, seed=seed, **(own | more))
 
 
@@ -152,7 +154,7 @@ def cases():
 VERDICT = result.Verdict(
     grade="read",
     matched=0,
-    sentence="From one shared gradient, 3 of 6 images could be read again <at 1 & 2>.",
+    sentence="From one shared gradient, 3 of 6 images could be read <at 1 & 2>.",
     advice="Of what was tried, Noise <of> 0.1 helped most.",
     malicious="A server that sends weights of its own could read 1 of 2 images & more.",
     rests_on=("COPA and Inverting Gradients", "3 gradients of 1 image under 2 seeds"),
@@ -170,7 +172,7 @@ SETTING = result.Setting(**HOW, **TRIED)
 
 def audit(grade="read", said=None, **more):
     """Findings of a grade, with something of everything; `said` changes the verdict."""
-    own = {"version": 2, "name": "my_net", "network": NETWORK, "setting": SETTING}
+    own = {"version": result.VERSION, "name": "my_net", "network": NETWORK, "setting": SETTING}
     own |= {"structure": structure(), "attacks": ATTACKS, "cases": cases(), "changes": CHANGES}
     own["verdict"] = VERDICT.model_copy(update={"grade": grade} | (said or {}))
     return result.Audit(**(own | more))

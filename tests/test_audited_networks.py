@@ -57,7 +57,8 @@ def test_networks_of_all_kinds_are_audited_beside_plain_attacks(tmp_path, monkey
     assert found["network"].tolist() == ["value_dependent", "two_branches"]
     scores = found[[f"{key}ssim" for key in ("", "dlg_", "inverting_")]]
     assert scores.abs().le(1.0).all(axis=None) and found["cpu"].gt(0).all()
-    assert found["grade"].isin(get_args(Grade)).all()
+    for column in ("grade", "dlg_grade", "inverting_grade"):
+        assert found[column].isin(get_args(Grade)).all()
     monkeypatch.setattr(audited_networks, "_compared", pytest.fail)
     assert len(audited_networks.compare(*given, ["two_branches"])) == 2
     assert len(audited_networks.NETWORKS) == 12

@@ -62,12 +62,25 @@ def test_the_picture_itself_is_read_and_so_it_is_under_little_noise(judge):
     assert other.grade == "not shown" and not other.matched
 
 
-def test_an_astronaut_that_anyone_recognises_is_read_in_part_below_an_ssim_of_a_half():
+def test_an_astronaut_that_anyone_recognises_is_read_below_an_ssim_of_a_half():
     judge, draw = Judge(from_embedded((3, 32, 32), 10).pool(4, 1)), np.random.default_rng(0)
     noise = draw.standard_normal(judge.pool[0].shape)
-    scores = [scored(judge, 0, np.clip(judge.pool[0] + s * noise, 0, 1)) for s in (0.1, 0.3, 0.7)]
-    assert [one.grade for one in scores] == ["read", "partly", "not shown"]
-    assert 0.4 < scores[1].ssim < 0.5 and all(one.matched for one in scores)
+    noisy = [np.clip(judge.pool[0] + s * noise, 0, 1) for s in (0.1, 0.3, 0.7, 2)]
+    scores = [scored(judge, 0, one) for one in noisy]
+    assert [one.grade for one in scores] == ["read", "read", "partly", "not shown"]
+    assert 0.4 < scores[1].ssim < 0.5 and all(one.matched for one in scores[:3])
+
+
+def test_noise_that_eyes_look_through_hides_no_picture():
+    """A pagoda under noise has an SSIM of 0.2, and more than twice that once it is smoothed."""
+    judge, draw = Judge(from_embedded((3, 32, 32), 10).pool(20, 1)), np.random.default_rng(0)
+    noise = draw.standard_normal(judge.pool[8].shape)
+    found = scored(judge, 8, np.clip(judge.pool[8] + 0.6 * noise, 0, 1))
+    assert found.ssim < 0.25 and found.smoothed > 2 * found.ssim and found.grade == "partly"
+    # What is near the image already does not gain; noise alone and other images stay hidden.
+    assert scored(judge, 8, judge.pool[8]).smoothed < 1.0
+    for other in (0.5 + 0.3 * noise, judge.pool[1], gaussian_filter(judge.pool[8], (0, 12, 12))):
+        assert scored(judge, 8, np.clip(other, 0, 1)).grade == "not shown"
 
 
 def test_another_digit_of_the_same_class_is_seldom_the_right_one():
@@ -91,7 +104,7 @@ def test_the_table_behind_the_thresholds_and_their_picture_are_made(monkeypatch,
     assert Counter(rows["kind"]) == {"noise": 18, "blur": 9, "mixed": 9, "search": 2}
     assert len(pictures) == len(rows) and set(rows["grade"]) == {"read", "partly", "not shown"}
     # A picture under much of another one is not found, one under little noise is.
-    heads, _, *lines = grades.table(rows).splitlines()
+    heads, _, *lines = grades.table(rows, "seen", grades.TENTHS).splitlines()
     assert heads.startswith("| SSIM | n | first by correlation | first 0 by correlation")
     assert lines[-1].split(" | ")[2] == "100 %" != lines[0].split(" | ")[2]
     grades.draw(rows, pictures)

@@ -74,7 +74,7 @@ Image | Original | COPA | Inverting Gradients
 malicious-strip
 Image | Original | MKOR
 1 | | 34.0 dB, 0.80 read batch of 3
-2 | | 19.0 dB, 0.30 read in part batch of 3
+2 | | 19.0 dB, 0.30 smoothed 0.32 read in part batch of 3
 3 | |
 
 layers
@@ -245,7 +245,7 @@ def test_the_critical_layer_and_the_networks_numbers_are_told():
         assert facts_of(shown)["RA-i"].startswith(said)
     # A network without c(M) or a chain says why.
     facts = facts_of(TREES["bare"])
-    assert "is defined for chains." in facts["c(M)"] and facts["c(M)"].startswith("–")
+    assert facts["c(M)"] == "c(M) is defined for chains."
     assert (
         all_terms(TREES["bare"], "structure")["cat, cat_1"]
         == "cannot be a step of a chain: a chain has others."
@@ -282,9 +282,11 @@ def test_every_run_is_listed():
         own = changes[case.change], titles[case.attack], str(one.image + 1), str(one.seed + 1)
         ok = one.status == "ok"
         scores = (f"{one.psnr:.1f}", f"{one.ssim:.2f}") if ok else ("–no reconstruction",) * 2
+        none = "–not matched" if ok else "–no SSIM"
+        scores = *scores, none if one.smoothed is None else f"{one.smoothed:.2f}"
         status = one.status.replace("_", " "), *scores, *told, one.reason or "–the run is ok"
         rows.append(" | ".join((*own, *status)))
-    headers = "Change Attack Image Seed Status PSNR,_dB SSIM Grade Matched Reason"
+    headers = "Change Attack Image Seed Status PSNR,_dB SSIM Smoothed Grade Matched Reason"
     rows = [headers.replace(" ", " | ").replace("_", " "), *(r.replace(LONG, "LONG") for r in rows)]
     assert lines(LEAKS, "runs") == rows
     statuses = Counter(row.split(" | ")[4] for row in rows[1:])

@@ -23,7 +23,7 @@ from gradleak_audit.mitigate.mitigation_effect import SHOWN, effect, leak
 from gradleak_audit.report.verdict import Facts, p_value, ranking, verdict
 
 photos = pytest.fixture(scope="module")(audited.photos)
-PHOTOS = {"images": "embedded images, photos10 (train)", "gallery": 119}
+PHOTOS = {"images": "crops of photos, photos10 (train)", "gallery": 119}
 SETTING = audit_samples.SETTING.model_copy(update={"count": 4, **PHOTOS})
 STRUCTURE = audit_samples.structure(critical="conv1", index=12)
 FACTS = Facts(SETTING, STRUCTURE, rivals=120, fresh=True, stand_in=True)
@@ -60,8 +60,8 @@ def test_one_picture_that_is_read_is_a_leak():
     found = judged(plain("search", read=[0, 2], partly=[1]), plain("form", read=[2]))
     assert found.grade == "read"
     assert found.sentence == (
-        "From the gradient that one step on one image shares, 2 of 4 images could be read "
-        "again, and 1 more in part. Of 2 attacks that were tried, 2 read an image; SEARCH did "
+        "From the gradient that one step on one image shares, 2 of 4 images could be read, "
+        "and 1 more in part. Of 2 attacks that were tried, 2 read an image; SEARCH did "
         "best (2 of 4, SSIM up to 0.20, PSNR up to 10.0 dB). 0 of 4 gradients led to the right "
         "image among 119 others."
     )
@@ -169,7 +169,10 @@ def test_changes_that_help_rank_by_what_is_left_and_then_by_price():
     assert judged(changes=nothing).advice.startswith("The one change was not shown to help")
     advice = judged(changes=nothing, facts=setting(count=1, seeds=1)).advice
     assert advice.startswith("With 1 pair of gradient and seed no change can be shown to help")
-    assert "8 are needed" in advice and "under 'a': 0.90 → 0.30" in advice
+    assert (
+        "8 are needed. Set count and seeds (--count and --seeds)" in advice
+        and "under 'a': 0.90 → 0.30" in advice
+    )
 
 
 def test_limits_name_what_was_not_tried_and_what_fell_away():

@@ -89,7 +89,7 @@ def test_what_holds_of_any_run_is_as_it_was_recorded(built):
     assert list(recorded.index[judged & (recorded.verdict != here.verdict)]) == []
     exact = recorded[recorded.kind.isin(["exact", "definition"]) & judged]
     # c(M), RA-i, shares of parameters and the like, which the paper prints.
-    equal = exact[exact.reason.str.match(r"all (equal|within .*) to the paper's value")]
+    equal = exact[exact.reason.str.match(r"all (equal to|within .* of) the paper's value")]
     assert len(equal) > 40 and set(equal.paper) == {path.name for path in folders}
     np.testing.assert_allclose(here.ours[equal.index], equal.ours, rtol=1e-9, atol=1e-7)  # rounding
 

@@ -27,14 +27,17 @@ OPTIONS = {
     "loss": ("LOSS", "cross_entropy (default), raw_logits, logistic, exponential or hinge"),
     "mode": ("MODE", "of batch norms and dropout: auto (default), training or evaluation"),
     "batches": ("N,N", "batch sizes: the one to audit, then larger ones to try (default: 1,4)"),
-    "count": ("N", "gradients to attack (default: by scale)"),
+    "count": (
+        "N",
+        "gradients to attack (default: by scale; changes need count × seeds of 8 or more)",
+    ),
     "seeds": ("N", "initializations (default: by scale)"),
     "seed": ("N", "of the initial weights (default: 0)"),
     "offset": ("X", "inputs are (pixels / 255 + offset) / std (default: 0)"),
     "std": ("X", "(default: 1)"),
     "limit": ("X", "exit with 1 if a larger share of gradients leaks, 0 to 1"),
     "baseline": ("FILE", "earlier audit.json; exit with 1 if a larger share leaks than in it"),
-    "counts": ("GRADE", "what counts as a leak: partly (default) or read"),
+    "counts": ("GRADE", "what counts as a leak: partly (read at least in part, default) or read"),
 }
 LISTS = ("input", "batches")
 IMAGES = "images"  # `samples: {folder: …}` of config.yaml

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from math import inf
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
 from gradleak.attacks.threat_models import Letter
 from gradleak.reading.layer_rows import Part, StructurePart, doc
 
-VERSION = 2
+VERSION: Final = 3
 # Id of the unchanged network among the changes.
 NONE = "none"
 # Scale whose attacks are too short to be evidence.
@@ -69,8 +69,15 @@ class Run(Part):
     reason: str = doc("Why there is none.")
     psnr: float | None = doc("Best over the batch's images, dB; null without one.")
     ssim: float | None = doc("Likewise; null without one, or for images below 7x7.")
+    smoothed: float | None = doc("SSIM after smoothing; null where that is null, or unmatched.")
     matched: bool = doc("Whether it correlates with an image of its batch more than with others.")
     grade: Grade = doc("How much of an image of the batch it shows.")
+
+    @property
+    def seen(self) -> float | None:
+        """SSIM that the grade rests on: as it is or smoothed, whichever is larger."""
+        known = [value for value in (self.ssim, self.smoothed) if value is not None]
+        return max(known, default=None)
 
     @property
     def rank(self) -> tuple[int, float, float]:
@@ -168,7 +175,7 @@ class Verdict(Part):
 class Audit(Part):
     """All findings of an audit."""
 
-    version: Literal[2] = doc("Of this format.")
+    version: Literal[3] = doc("Of this format.")
     name: str = doc("Name of the entry of `audit:` in config.yaml.")
     network: Network = doc("What was audited.")
     setting: Setting = doc("What it was tried on.")

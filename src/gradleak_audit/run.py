@@ -35,7 +35,7 @@ from gradleak_audit.mitigate import mitigation_cost
 from gradleak_audit.mitigate.mitigation_effect import summary, withheld
 from gradleak_audit.report.files import Pictures
 from gradleak_audit.report.verdict import Facts, verdict
-from gradleak_audit.result import NONE, Audit, Case, Setting, StructurePart
+from gradleak_audit.result import NONE, VERSION, Audit, Case, Setting, StructurePart
 from gradleak_audit.result import Network as NetworkPart
 
 LOG = logging.getLogger("gradleak")
@@ -213,7 +213,9 @@ class NetworkAudit:
         parts: dict[str, Any] = {"attacks": attacks, "cases": every, "changes": changes}
         parts |= {"structure": found, "verdict": verdict(every, attacks, changes, best, facts)}
         network = NetworkPart(**own)
-        audit = Audit(version=2, name=self.origin.name, network=network, setting=setting, **parts)
+        audit = Audit(
+            version=VERSION, name=self.origin.name, network=network, setting=setting, **parts
+        )
         with bar.doing(timing):
             seconds = mitigation_cost.step_seconds(chosen, self.bench) if timed else {}
         answers = best.pictures | mkor.best.pictures

@@ -78,6 +78,12 @@ def build(dataset: str, split: str) -> Dataset:
     return Dataset(*BUILDERS[dataset](split), dataset, split, origin="embedded")
 
 
+def described(dataset: str) -> str:
+    """Say in words what a data set's images are."""
+    photos = "crops of photos that ship with scikit-image and scikit-learn"
+    return "digits that ship with scikit-learn" if dataset == "digits" else photos
+
+
 def write(path: FilePath, dataset: str, split: str) -> None:
     """Build an embedded data set and save it with its provenance."""
     arrays.save(path, build(dataset, split))

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
+from gradleak.data import embedded
 from gradleak.data.targets import TargetSet
 from gradleak.plotting.style import number
 
@@ -63,9 +64,9 @@ def _source(originals: TargetSet) -> str:
 
 def _origin(originals: TargetSet) -> str:
     dataset = originals.source["dataset"]
-    photos = "crops of photos that ship with scikit-image and scikit-learn"
-    what = "digits that ship with scikit-learn" if dataset == "digits" else photos
-    return f"embedded {what}, in place of {IN_PLACE_OF.get(dataset, 'photos')}"
+    return (
+        f"embedded {embedded.described(dataset)}, in place of {IN_PLACE_OF.get(dataset, 'photos')}"
+    )
 
 
 def _enlarged(originals: TargetSet) -> str:

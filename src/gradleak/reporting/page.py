@@ -125,7 +125,11 @@ def _link(folder: Path, path: Path) -> str:
 
 
 def short(value: float | None, why: str = "no number") -> str:
-    """Format a number with four significant digits; whole numbers, such as counts, in full."""
-    if value is not None and float(value).is_integer() and abs(value) < WHOLE:
-        return page_text.whole(int(value))
-    return page_text.number(value, why, digits=4)
+    """Format a number with four significant digits; whole numbers and halves in full.
+
+    As in the papers, thousands are apart in numbers of five digits or more.
+    """
+    text = page_text.number(value, why, digits=4)
+    if value is not None and abs(value) < WHOLE and float(2.0 * value).is_integer():
+        text = page_text.fixed(value, 0 if float(value).is_integer() else 1)
+    return text.replace(",", "") if value is not None and abs(value) < 10_000 else text

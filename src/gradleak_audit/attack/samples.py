@@ -79,13 +79,15 @@ class Samples:
 
 # Provides images for an input size and a number of classes.
 Source = Callable[[Size, int], Samples]
-# Words for origins of data sets; all others are "the data set".
-KINDS = {"embedded": "embedded images,", "own folder": "your images,"}
+# Words for origins of data sets; embedded ones have their own, all others are "the data set".
+KINDS = {"own folder": "your images,"}
 
 
 def from_dataset(data: Dataset, size: Size, classes: int) -> Samples:
     """Images of a data set of the pipeline; labels are modulo `classes` if it has more."""
     kind, words = KINDS.get(data.origin, "the data set"), data.classes
+    if data.origin == "embedded":
+        kind = f"{embedded.described(data.dataset)},"
     title = f"{kind} {data.dataset} ({data.split})"
     if len(words) > classes:
         title += f", its {len(words)} classes modulo {classes}"

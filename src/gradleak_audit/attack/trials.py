@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from skimage.restoration import denoise_tv_chambolle
 
 from gradleak.attacks.runner import run_seed
 from gradleak.client.defences.base import noise_seed
@@ -25,7 +26,7 @@ LOG = logging.getLogger("gradleak")
 
 @dataclass(frozen=True)
 class Threshold:
-    """SSIM, or PSNR in dB, from which a matched reconstruction has a grade."""
+    """SSIM (as it is or smoothed), or PSNR in dB, from which what is matched has a grade."""
 
     ssim: float
     psnr: float
@@ -40,6 +41,9 @@ THRESHOLDS: dict[Grade, Threshold] = {"read": Threshold(0.5, 20.0), "partly": Th
 OF_COLOUR, OF_MEAN = 0.5, 0.9
 # Side of SSIM's window.
 WINDOW = 7
+# Weights of the total variation by which an attacker may smooth what an attack found: eyes look
+# through noise that SSIM counts in full.
+SMOOTHED = (0.1, 0.2)
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Score:
 
     psnr: float  # best over the batch's images, dB
     ssim: float | None  # likewise; None below 7x7
+    smoothed: float | None  # best SSIM of matched ones after smoothing; None if none is matched
     matched: bool  # whether one of the batch is the image that a reconstruction is most like
     grade: Grade  # best over the reconstructions and the batch's images
     picture: np.ndarray  # best reconstruction (C, H, W) by grade, then SSIM and PSNR
@@ -70,17 +75,22 @@ class Judge:
         """Score reconstructions (K', C, H, W) in [0, 1] of a batch with image numbers (K,)."""
         pairs = [(answer, int(number)) for answer in answers for number in batch]
         psnrs = [metrics.psnr(self.pool[number], answer) for answer, number in pairs]
-        ssims = [self._ssim(number, answer) for answer, number in pairs]
+        ssims = [self.ssim(number, answer) for answer, number in pairs]
         alike = [self.correlations(answer) for answer in answers for _ in batch]
         hits = [number in matches(found) for (_, number), found in zip(pairs, alike, strict=True)]
         grades: list[Grade] = ["not shown"] * len(pairs)
+        smoothed = [self.smoothed(k, a) if hits[i] else None for i, (a, k) in enumerate(pairs)]
         for i, (_, number) in enumerate(pairs):
             if hits[i]:
-                grades[i] = self._grade(number, psnrs[i], ssims[i])
+                grades[i] = self._grade(number, psnrs[i], _largest([ssims[i], smoothed[i]]))
         ranks = [rank(*one) for one in zip(grades, ssims, psnrs, strict=True)]
         best = max(range(len(pairs)), key=ranks.__getitem__)
-        known = max((ssim for ssim in ssims if ssim is not None), default=None)
-        return Score(max(psnrs), known, any(hits), grades[best], pairs[best][0])
+        known = _largest(ssims), _largest(smoothed)
+        return Score(max(psnrs), *known, any(hits), grades[best], pairs[best][0])
+
+    def smoothed(self, number: int, answer: np.ndarray) -> float | None:
+        """SSIM with image `number` of a reconstruction (C, H, W), smoothed by the better weight."""
+        return _largest([self.ssim(number, look) for look in smooth(answer)])
 
     def correlations(self, answer: np.ndarray) -> np.ndarray:
         """Correlation (P,) of a reconstruction with each image over all values; 0 for uniform ones.
@@ -109,13 +119,23 @@ class Judge:
         for one, share in blank:
             beyond = metrics.psnr(original, one) - 10.0 * float(np.log10(share))
             psnr, least = max(psnr, beyond), least if share == OF_MEAN else max(least, beyond)
-            if (found := self._ssim(number, one)) is not None:
+            if (found := self.ssim(number, one)) is not None:
                 ssim = max(ssim, 1.0 - share * (1.0 - found))
         return {"read": (psnr, ssim), "partly": (least, partly.ssim)}
 
-    def _ssim(self, number: int, answer: np.ndarray) -> float | None:
+    def ssim(self, number: int, answer: np.ndarray) -> float | None:
+        """SSIM of a reconstruction (C, H, W) with image `number`; None below SSIM's window."""
         has_window = min(self.pool.shape[2:]) >= WINDOW
         return metrics.ssim(self.pool[number], answer) if has_window else None
+
+
+def smooth(answer: np.ndarray) -> list[np.ndarray]:
+    """Reconstruction (C, H, W) smoothed by total variation with each weight."""
+    return [denoise_tv_chambolle(answer, weight, channel_axis=0) for weight in SMOOTHED]
+
+
+def _largest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 def matches(correlations: np.ndarray) -> set[int]:
@@ -248,9 +268,10 @@ def case(change: str, attack: str, batch: int, runs: Sequence[Run]) -> Case:
 def record(image: int, draw: int, found: Score | str, status: str = "failed") -> Run:
     """Return the run of a scored reconstruction, or of a failure with its reason."""
     own: dict[str, Any] = {"status": status, "reason": found, "psnr": None, "ssim": None}
-    own |= {"matched": False, "grade": "not shown"}
+    own |= {"smoothed": None, "matched": False, "grade": "not shown"}
     if isinstance(found, Score):
-        own = {key: getattr(found, key) for key in ("psnr", "ssim", "matched", "grade")}
+        kept = ("psnr", "ssim", "smoothed", "matched", "grade")
+        own = {key: getattr(found, key) for key in kept}
         own |= {"status": "ok", "reason": ""}
     return Run(image=image, seed=draw, **own)
 

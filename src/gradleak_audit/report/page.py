@@ -11,7 +11,7 @@ from gradleak.reporting.pictures import Thumbnail, thumbnail
 from gradleak.runtime.artifacts import atomic
 from gradleak.runtime.provenance import MORE, software
 from gradleak.runtime.version import __version__
-from gradleak_audit.attack.trials import OF_COLOUR, OF_MEAN, THRESHOLDS
+from gradleak_audit.attack.trials import OF_COLOUR, OF_MEAN, SMOOTHED, THRESHOLDS
 from gradleak_audit.mitigate.mitigation_effect import PAIRS
 from gradleak_audit.report.files import Pictures
 from gradleak_audit.result import NONE, QUICK, AttackPart, Audit, Case, Change, Chapter, Effect, Run
@@ -44,7 +44,7 @@ def render(audit: Audit, pictures: Pictures, command: str | None = None) -> str:
     changes, ranked = {change.id: change for change in audit.changes}, audit.verdict.ranking
     others = [x for x in audit.changes if x.leak is not None and x.id not in (NONE, *ranked)]
     helps = [*map(changes.__getitem__, ranked)]
-    helps += sorted(others, key=lambda change: ORDER.index(change.effect))
+    helps += sorted(others, key=_order)
     costs = ((change, change.price.note if change.price else "") for change in helps)
     notes = ((change.title, f"{change.note} {cost}".strip()) for change, cost in costs)
     untried = ((x.title, x.reason) for x in audit.changes if x.leak is None and x.id != NONE)
@@ -66,6 +66,7 @@ def render(audit: Audit, pictures: Pictures, command: str | None = None) -> str:
         thresholds=THRESHOLDS,
         of_colour=OF_COLOUR,
         of_mean=OF_MEAN,
+        smoothing=SMOOTHED,
         examples=json.loads((pages.FOLDER / pages.GRADES).read_text(encoding="utf-8")),
         tried={case.attack for case in audit.cases if case.attempted},
         pairs=PAIRS,
@@ -74,6 +75,11 @@ def render(audit: Audit, pictures: Pictures, command: str | None = None) -> str:
         versions={"gradleak": __version__, **_software(audit)},
         command=command or f"snakemake results/audit/{audit.name}/report.html",
     )
+
+
+def _order(change: Change) -> tuple[float, float]:
+    """Sort key of changes that were not shown to help: by effect, then by what is left."""
+    return ORDER.index(change.effect), 1.0 if change.ssim is None else change.ssim
 
 
 def best(runs: Iterable[Run]) -> Run | None:

@@ -122,7 +122,7 @@ def _ground(cases: Sequence[Case], grade: Grade | None = None) -> dict[str, Any]
         runs = [run for run in case.runs if (run.grade == grade if grade else run.matched)]
         if runs:
             own: dict[str, Any] = {"attack": case.attack, "gradients": len({r.image for r in runs})}
-            for key in ("ssim", "psnr"):
+            for key in ("ssim", "smoothed", "psnr"):
                 known = [value for run in runs if (value := getattr(run, key)) is not None]
                 own[key] = max(known, default=None)
             found.append(((own["gradients"], max(run.rank for run in runs)), own))

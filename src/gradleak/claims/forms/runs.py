@@ -191,7 +191,7 @@ def exact(values: np.ndarray, n: int, claim: Statement, tolerance: Tolerance) ->
     if tolerance.rule == "absolute":
         allowed = tolerance.limit + claim.rounding
         right = np.abs(values - claim.value) <= allowed * (1 + 1e-12) + 1e-12
-        words = f"all {'equal' if allowed == 0 else f'within {allowed:g}'} to the paper's value"
+        words = f"all {'equal to' if allowed == 0 else f'within {allowed:g} of'} the paper's value"
     else:
         right = tolerance.meets(values)
         words = f"all {tolerance.rule.replace('_', ' ')} {tolerance.limit:g}"
