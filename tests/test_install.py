@@ -130,6 +130,19 @@ def test_the_library_runs_without_extras_and_wrong_arguments_are_one_sentence(in
     assert list(work.iterdir()) == []
 
 
+def test_recorded_claims_are_told_without_a_checkout(installed):
+    start, work = installed
+    done = start("gradleak", "claim", "copa.table1.v1.c")
+    assert done.returncode == 0, done.stderr
+    for told in ("CNN3 Variant 1, c(M), c: -2267.", "reproduced", "Table 1"):
+        assert told in done.stdout
+    listed = start("gradleak", "claim", "--list").stdout.splitlines()
+    assert len(listed) > 500 and any("copa.table1.v1.c" in line for line in listed)
+    done = start("gradleak", "claim", "copa.table1.v1.d")
+    assert (done.returncode, done.stdout) == (2, "") and "copa.table1.v1.c" in done.stderr
+    assert list(work.iterdir()) == []
+
+
 @pytest.mark.slow
 def test_an_audit_runs_without_extras(installed):
     start, work = installed

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import yaml
@@ -46,7 +47,7 @@ def test_a_key_that_a_module_lacks_is_refused_in_a_sentence(tmp_path, snakemake)
     assert "unknown key 'scal' (did you mean 'scale'?)" in done.stdout + done.stderr
 
 
-# What snakedeploy 0.17 writes, besides its copies of config/ and profiles/.
+# What snakedeploy 0.17 writes of a repository on GitHub, besides its copies of config/ and profiles/.
 DEPLOYED = """
 configfile: "config/config.yaml"
 module gradleak:
@@ -80,14 +81,25 @@ def test_a_deployed_folder_runs(tmp_path, snakemake, monkeypatch):
     assert record["commit"] == commit and record["changed"] is False
 
 
-def test_the_documented_snakefile_of_a_deployed_clone_runs(tmp_path, snakemake):
+def test_a_clone_that_snakedeploy_deploys_runs_with_the_documented_snakefile(tmp_path, snakemake):
+    source = copy_tree(tmp_path / "gradleak", (*TREE, "config", "LICENSE"))
+    folder = tmp_path / "my-run"
+    deploy = Path(sys.executable).parent / "snakedeploy", "deploy-workflow"
+    run(*deploy, source, folder, "--branch", "main", check=True)
+    for name in ("config", "profiles"):
+        ours = {path.relative_to(source) for path in (source / name).rglob("*")}
+        assert {path.relative_to(folder) for path in (folder / name).rglob("*")} == ours
+    # Its path does not lead to the clone, as the README says.
+    written = (folder / "workflow/Snakefile").read_text()
+    assert '"workflow/Snakefile"' in written
     blocks = (ROOT / "config/README.md").read_text().split("```")
     (own,) = [block for block in blocks if "configfile:" in block]
-    shutil.copytree(ROOT / "config", tmp_path / "config")
-    (tmp_path / "workflow").mkdir()
-    (tmp_path / "workflow/Snakefile").write_text(own.replace("/path/to/gradleak", str(ROOT)))
-    done = snakemake(tmp_path, "-n", "--", MODEL.replace("smoke", "laptop"))
-    assert jobs_of(done.stdout + done.stderr)["model"] == 1
+    full = own.replace("/path/to/gradleak", str(source))
+    whole = written.replace('"workflow/Snakefile"', f'"{source}/workflow/Snakefile"')
+    for text in (full, whole):
+        (folder / "workflow/Snakefile").write_text(text)
+        done = snakemake(folder, "-n", "--", MODEL.replace("smoke", "laptop"))
+        assert jobs_of(done.stdout + done.stderr)["model"] == 1
 
 
 def test_deployed_settings_are_those_of_the_source():
