@@ -47,7 +47,7 @@ def test_a_key_that_a_module_lacks_is_refused_in_a_sentence(tmp_path, snakemake)
     assert "unknown key 'scal' (did you mean 'scale'?)" in done.stdout + done.stderr
 
 
-# What snakedeploy 0.17 writes of a repository on GitHub, besides its copies of config/ and profiles/.
+# What snakedeploy 0.17 writes of a repository on GitHub, besides copies of config/ and profiles/.
 DEPLOYED = """
 configfile: "config/config.yaml"
 module gradleak:

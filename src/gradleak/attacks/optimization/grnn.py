@@ -15,6 +15,9 @@ from gradleak.runtime.progress import progress
 from gradleak.settings.fields import AmountOrName, Count, Hidden
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gradleak.attacks.optimization.engine.distances import Regressed
     from gradleak.attacks.optimization.engine.generators import Layout
     from gradleak.attacks.optimization.engine.search_batch import Members
 
@@ -95,36 +98,33 @@ class Grnn(FirstOrder):
         import torch
 
         from gradleak.attacks.optimization.engine import generators as engine
-        from gradleak.attacks.optimization.engine.distances import Regressed
+        from gradleak.attacks.optimization.engine.course import Course
         from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
         from gradleak.attacks.optimization.engine.search_batch import Best
 
-        layout, network, scale = self._layout(members), members.network, members.scale
-        assert isinstance(network, BranchGradients)
+        everyone, layout = members, self._layout(members)
         seeds = [(*pair, STREAM) for pair in members.seeds.tolist()]
         drawn = (engine.draw(layout, members.starts.shape[1], seed) for seed in seeds)
-        generators = engine.Generators(layout, drawn, device=network.device, dtype=network.dtype)
-        sides = np.array([(view.low, view.high - view.low) for view in views]).T
-        low, width = (network.tensor(side)[:, None, None, None, None] for side in sides)
-        # The network scales gradients by s: it computes s g against s t, and so s² d².
-        square = scale.square()
-        distance = Regressed(members.targets, self.norm * scale, self.wasserstein * scale)
+        place = members.network.device, members.network.dtype
+        generators = engine.Generators(layout, drawn, device=place[0], dtype=place[1])
+        lows, widths = _sides(members, views)
         nothing = torch.full_like(members.starts, torch.nan)
-        best = Best(scale, nothing, torch.zeros_like(members.logits))
-        scaling = None if members.scaling is None else members.scaling.clone()
-        state = None if scaling is None else engine.fresh_state(scaling)
-        trace = []
+        best = Best(members.scale, nothing, torch.zeros_like(members.logits))
+        lock = None if members.scaling is None else engine.Fitted(members.scaling)
+        course = Course(best, [self.rate] * self.iterations, self.patience)
+        square, distance, low, width = *self._compared(members), lows, widths
         for _ in progress(range(self.iterations), "steps"):
             pixels, logits = generators()
             labels = logits.detach() if members.labels is None else members.labels
-            known = network if scaling is None else network.with_scaling(scaling)
+            known = members.network
+            assert isinstance(known, BranchGradients)
+            known = known if lock is None else known.with_scaling(lock.value)
             value, down, in_logits, in_scaling = known.descend_scaling(
-                low + width * pixels.detach(), labels, distance, scale
+                low + width * pixels.detach(), labels, distance, members.scale
             )
             rough = self.tv * (2.0 * variation(pixels, torch.square))
             value = value + square * rough.detach()
             best.offer(value, distance.squared, pixels.detach(), logits.detach())
-            trace.append(value)
             outputs = [pixels, rough]
             slopes = [down * (width / square[:, None, None, None, None]), torch.ones_like(rough)]
             if in_logits is not None:
@@ -132,8 +132,34 @@ class Grnn(FirstOrder):
                 slopes.append(in_logits / square[:, None, None])
             torch.autograd.backward(outputs, slopes)
             generators.step(self.rate, self.momentum)
-            if scaling is not None and state is not None:
-                in_scaling = in_scaling / square[:, None]
-                engine.rmsprop_step(scaling, in_scaling, state, self.rate, self.momentum)
-        images = low + width * best.images
-        return self.answers(members, best, images, trace, "iterations done")
+            if lock is not None:
+                lock.step(in_scaling / square[:, None], self.rate, self.momentum)
+            if (rows := course.tell(value, "iterations done")) is None:
+                continue
+            if not bool(rows.any()):
+                break
+            generators.keep(rows)
+            if lock is not None:
+                lock.keep(rows)
+            members, low, width = members.select(rows), low[rows], width[rows]
+            square, distance = self._compared(members)
+        return self.answers(everyone, course, lows + widths * course.final("images"))
+
+    def _compared(self, members: Members) -> tuple[Tensor, Regressed]:
+        """Squares of scales, and the distance from members' gradients.
+
+        The network scales gradients by s: it computes s g against s t, and so s² d².
+        """
+        from gradleak.attacks.optimization.engine.distances import Regressed
+
+        scale = members.scale
+        return scale.square(), Regressed(
+            members.targets, self.norm * scale, self.wasserstein * scale
+        )
+
+
+def _sides(members: Members, views: Sequence[AttackerView]) -> tuple[Tensor, Tensor]:
+    """Least values and widths (M, 1, 1, 1, 1) of the ranges of inputs."""
+    sides = np.array([(view.low, view.high - view.low) for view in views]).T
+    low, width = (members.network.tensor(side)[:, None, None, None, None] for side in sides)
+    return low, width

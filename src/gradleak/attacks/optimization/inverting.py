@@ -73,35 +73,52 @@ class CosineSearch(FirstOrder):
     def _search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         import torch
 
+        from gradleak.attacks.optimization.engine.course import Course, Moving
         from gradleak.attacks.optimization.engine.free_contrast import CONTRAST, contrast
         from gradleak.attacks.optimization.engine.search_batch import Best
-        from gradleak.training.optimisers import adam_step
 
-        x = members.starts.clone().requires_grad_()
+        everyone, image = members, Moving(members.starts)
+        scaling = None if members.scaling is None else Moving(members.scaling)
         bounds = np.array([(view.low, view.high) for view in views])
         low, high = (members.network.tensor(side)[:, None, None, None, None] for side in bounds.T)
-        state = [[torch.zeros_like(x)], [torch.zeros_like(x)], [torch.zeros(())]]
-        scaling = None if members.scaling is None else members.scaling.clone()
-        lock = [[torch.zeros_like(s)] for s in (scaling, scaling) if s is not None]
-        lock.append([torch.zeros(())])
-        objective, trace = self._objective(members), []
-        last, scope = self.balance is not None, self._free(members.network, views[0])
-        best = Best(members.scale, x.detach().clone(), members.logits, last=last)
-        for rate in progress(self._rates(), "steps"):
-            cosine, value, slope, in_scaling = objective(x, scaling)
+        objective, scope = self._objective(members), self._free(members.network, views[0])
+        last = self.balance is not None
+        best = Best(members.scale, image.value.clone(), members.logits, last=last)
+        course = Course(best, self._rates(), self.patience, self._lowered())
+        spent = f"evaluations spent{'' if scope is None else f'; {ASSUMED}'}"
+        for _ in progress(range(self.iterations), "steps"):
+            x = image.value.requires_grad_()
+            moved = None if scaling is None else scaling.value
+            cosine, value, slope, in_scaling = objective(x, moved)
             best.offer(value, cosine, x.detach())
-            trace.append(value)
             along, memory = self._along(x, slope, scope)
             with torch.no_grad():
-                adam_step([x], [along], state, rate, memory)
+                image.step(along, course.rate, memory)
                 if scope is not None:
                     apart, size = contrast(x, scope)
                     x.add_(apart * (CONTRAST * (high - low) / size.clamp(min=1e-30) - 1.0))
                 x.copy_(torch.minimum(torch.maximum(x, low), high))
                 if scaling is not None and in_scaling is not None:
-                    adam_step([scaling], [in_scaling.sign()], lock, rate)
-        told = "" if scope is None else f"; {ASSUMED}"
-        return self.answers(members, best, best.images, trace, f"evaluations spent{told}")
+                    scaling.step(in_scaling.sign(), course.rate)
+            if (rows := course.tell(value, spent)) is None:
+                continue
+            if not bool(rows.any()):
+                break
+            for moving in filter(None, (image, scaling)):
+                moving.keep(rows)
+            members, low, high = members.select(rows), low[rows], high[rows]
+            objective = self._objective(members)
+        return self.answers(everyone, course, course.final("images"))
+
+    def contradiction(self) -> str | None:
+        """See `gradleak.attacks.base.Entry`."""
+        if self.patience and self.balance is not None:
+            return "patience: the rate of balanced steps falls to 0, so they all count; take it out"
+        return super().contradiction()
+
+    def _lowered(self) -> list[int]:
+        """Steps at which the rate falls, without a balance."""
+        return [int(share * self.iterations) for share in MILESTONES]
 
     def _rates(self) -> list[float]:
         """Learning rate of each step."""
@@ -109,7 +126,7 @@ class CosineSearch(FirstOrder):
             turns = np.arange(self.iterations) / self.iterations
             return list(self.rate * (1.0 + np.cos(np.pi * turns)) / 2.0)
         rate, out = self.rate, []
-        lowered = [int(share * self.iterations) for share in MILESTONES]
+        lowered = self._lowered()
         for step in range(self.iterations):
             rate *= FACTOR ** lowered.count(step)
             out.append(rate)

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
     from gradleak.attacks.keylock import Opening
     from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients
+    from gradleak.attacks.optimization.engine.course import Course
     from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
-    from gradleak.attacks.optimization.engine.search_batch import Best, Members
+    from gradleak.attacks.optimization.engine.search_batch import Members
 
 Start = Literal["normal", "uniform", "gray", "reconstruction", "class"]
 NOISE = ("normal", "uniform", "gray")
@@ -262,7 +263,11 @@ class Ready:
 
 
 class FirstOrder(Search):
-    """A search of a given number of first-order steps, whose best point counts."""
+    """A search of a given number of first-order steps at most, whose best point counts."""
+
+    # Share of the iterations after which a run goes on at its next rate, or ends, if these lowered
+    # its lowest objective by less than 1 %; 0: it takes all.
+    patience: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         """See `Search.search`; the members of each part at once."""
@@ -280,21 +285,17 @@ class FirstOrder(Search):
     def _search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         """Optimise members at once."""
 
-    def answers(
-        self, members: Members, best: Best, images: Tensor, trace: Sequence[Tensor], stop: str
-    ) -> list[Reconstruction]:
-        """Reconstructions at the best points, whose images are `images`."""
-        import torch
-
+    def answers(self, members: Members, course: Course, images: Tensor) -> list[Reconstruction]:
+        """Reconstructions at the best points of a course that ended, whose images are `images`."""
         return self.reconstructions(
             members,
             images,
-            best.logits,
-            torch.stack(list(trace)).double().cpu().numpy().T,
-            stop=[stop] * len(members),
-            failure=[self.failure(one) for one in best.distance.tolist()],
-            loss=best.value.tolist(),
-            evaluations=[len(trace)] * len(members),
+            course.final("logits"),
+            course.traces(),
+            stop=course.stop,
+            failure=[self.failure(one) for one in course.final("distance").tolist()],
+            loss=course.final("value").tolist(),
+            evaluations=course.steps.tolist(),
         )
 
 

@@ -152,6 +152,31 @@ class Generators:
                 rmsprop_step(*given)
             value.grad = None
 
+    def keep(self, rows: Tensor) -> None:
+        """Drop the other members."""
+        for name, value in self._parameters.items():
+            self._parameters[name] = value.detach()[rows].requires_grad_()
+        self._latents = self._latents[rows]
+        states = self._states
+        self._states = {name: (one[rows], two[rows]) for name, (one, two) in states.items()}
+
+
+class Fitted:
+    """γ and β of a lock (M, n), fitted beside the generators."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value.clone()
+        self._state = fresh_state(value)
+
+    def step(self, slope: Tensor, rate: float, momentum: float) -> None:
+        """Take one step of RMSprop along a gradient."""
+        rmsprop_step(self.value, slope, self._state, rate, momentum)
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop the other members."""
+        self.value, (one, two) = self.value[rows], self._state
+        self._state = one[rows], two[rows]
+
 
 def at_once(layout: Layout, dtype: torch.dtype) -> int:
     """Number of single-image generators to compute at once on a CPU."""

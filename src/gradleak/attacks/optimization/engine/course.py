@@ -1,0 +1,126 @@
+"""First-order searches of many members, each of which ends when its objective no longer falls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradleak.attacks.optimization.engine.lbfgs import CHANGE
+from gradleak.attacks.optimization.engine.search_batch import Best
+from gradleak.training.optimisers import BETA2, adam_step
+
+# A member's objective no longer falls if so small a fraction of it is all that the steps of a
+# window took off its lowest value. DLG has the same.
+LEAST = 0.01
+KEPT = ("value", "distance", "images", "logits")
+
+
+class Moving:
+    """A value (M, ...) of members that Adam moves."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value.clone()
+        self._moments = [torch.zeros_like(value), torch.zeros_like(value)]
+        self._steps = torch.zeros(())
+
+    def step(self, slope: Tensor, rate: float | Tensor, memory: float = BETA2) -> None:
+        """Move along a gradient; `rate` is of all or (M,), `memory` decays second moments."""
+        state = [[self._moments[0]], [self._moments[1]], [self._steps]]
+        if isinstance(rate, float):
+            adam_step([self.value], [slope], state, rate, memory)
+            return
+        step = torch.zeros_like(slope)
+        adam_step([step], [slope], state, 1.0, memory)
+        self.value.add_(step * rate.view(-1, *[1] * (step.ndim - 1)))
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop the other members."""
+        self.value = self.value.detach()[rows]
+        self._moments = [moment[rows] for moment in self._moments]
+
+
+class Course:
+    """What members of a search have reached, which of them go on, and at which rate.
+
+    Without `patience` each takes all `rates`. With it, one whose lowest objective fell by less than
+    `LEAST` of it over ⌈patience · len(rates)⌉ steps goes on at the next of the steps `lowered`,
+    where the rate falls, or ends after the last of these. No member sees another's numbers.
+    """
+
+    def __init__(
+        self, best: Best, rates: Sequence[float], patience: float, lowered: Sequence[int] = ()
+    ) -> None:
+        count, device = len(best.value), best.value.device
+        self.best = best  # of the members under way
+        self.ids = torch.arange(count, device=device)
+        self._window = ceil(patience * len(rates))
+        self._rates = torch.tensor(rates, dtype=torch.float64)
+        # First steps at each lower rate, and the step behind the last.
+        self._next = torch.tensor([*lowered, len(rates)], device=device)
+        self._last = len(lowered)
+        self._at = torch.zeros(count, dtype=torch.long, device=device)
+        self._mark = torch.full_like(best.value, torch.inf)
+        self._since = torch.zeros_like(self._at)
+        self._final: dict[str, Tensor] = {}
+        self._told: list[tuple[np.ndarray, np.ndarray]] = []
+        self.steps = np.zeros(count, dtype=int)
+        self.stop = [""] * count
+
+    @property
+    def rate(self) -> float | Tensor:
+        """Rate of the next step: of all, or with patience of each (M,)."""
+        if not self._window:
+            return float(self._rates[self._at[0]])
+        return self._rates[self._at.cpu()].to(self.best.value)
+
+    def tell(self, value: Tensor, spent: str) -> Tensor | None:
+        """Note objectives (M,) after `best` was offered the point, and count a step.
+
+        Returns which rows go on if others end, and keeps these. `spent` is the reason to stop of a
+        member that took all its steps.
+        """
+        self._told.append((self.ids.cpu().numpy(), value.double().cpu().numpy()))
+        self._at = self._at + 1
+        stalled = torch.zeros_like(self.ids, dtype=torch.bool)
+        if self._window:
+            fell = value < (1.0 - LEAST) * self._mark
+            self._mark = torch.where(fell, value, self._mark)
+            self._since = torch.where(fell, 0, self._since + 1)
+            stalled = (self._since >= self._window) & (self._at < len(self._rates))
+            later = self._next[torch.searchsorted(self._next, self._at).clamp(max=self._last)]
+            self._at = torch.where(stalled, later, self._at)
+            self._since = torch.where(torch.isin(self._at, self._next), 0, self._since)
+        ended = self._at >= len(self._rates)
+        if not bool(ended.any()):
+            return None
+        self._end(ended, stalled, spent)
+        return ~ended
+
+    def _end(self, ended: Tensor, stalled: Tensor, spent: str) -> None:
+        ids = self.ids[ended]
+        for name in KEPT:
+            own: Tensor = getattr(self.best, name)
+            if name not in self._final:
+                self._final[name] = own.new_empty(len(self.stop), *own.shape[1:])
+            self._final[name][ids] = own[ended]
+            setattr(self.best, name, own[~ended])
+        for member, why in zip(ids.tolist(), stalled[ended].tolist(), strict=True):
+            self.stop[member], self.steps[member] = CHANGE if why else spent, len(self._told)
+        rows = ~ended
+        self.ids, self._at = self.ids[rows], self._at[rows]
+        self._mark, self._since = self._mark[rows], self._since[rows]
+
+    def final(self, name: str) -> Tensor:
+        """Best ``value``, ``distance`` (M,), ``images`` or ``logits`` of all members at the end."""
+        return self._final[name]
+
+    def traces(self) -> list[np.ndarray]:
+        """Objectives of each member's steps."""
+        found = np.full((len(self._told), len(self.stop)), np.nan)
+        for row, (ids, values) in zip(found, self._told, strict=True):
+            row[ids] = values
+        return [found[:steps, member] for member, steps in enumerate(self.steps)]
