@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import patience as measured
 from chains import chain, conv, error, image, run, view
 from gradleak.attacks.optimization.engine.course import LEAST, Course, Moving
 from gradleak.attacks.optimization.engine.lbfgs import CHANGE
@@ -113,3 +114,14 @@ def test_patience_without_rates_to_wait_for_and_beyond_all_steps_is_refused():
     balanced = InvertingGradients(balance=0.5, patience=0.1)
     assert "patience" in balanced.contradiction() and "take it out" in balanced.contradiction()
     assert InvertingGradients(patience=0.1).contradiction() is None
+
+
+def test_what_patience_saves_is_measured(monkeypatch):
+    few = {"inverting_gradients": {"tv": 1e-4, "iterations": 20}}
+    monkeypatch.setattr(measured, "ATTACKS", few)
+    rows = measured.compare([0.0, 0.1], 2)
+    assert len(rows) == 8 and rows[["psnr", "seconds"]].gt(0.0).all(axis=None)
+    heads, _, *lines = measured.table(rows).splitlines()
+    assert heads.count("|") == 7 and len(lines) == 4
+    every, some = lines[:2]
+    assert "| all steps |" in every and every.endswith("| 0.0 | 100 % |") and "| 0.1 |" in some
