@@ -42,7 +42,7 @@ ON_PAGE, ON_PAGE_SHOWN = {0: "astronaut", 3: "cat"}, (0.2, 0.3, 0.4, 0.5, 0.6, 0
 # Lines of the picture: an image's number and a kind. Columns: SSIM.
 EXAMPLES = ((0, "search"), (3, "search"), (8, "noise"), (9, "blur"))
 SHOWN = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
-CELL, GAP, HEAD = 96, 8, 64
+CELL, GAP, HEAD, FRAME = 96, 12, 64, 3
 COLOURS = {"not shown": "#1c3a70", "partly": "#664400", "read": "#86160f"}
 # Ranges of the tables, and what they are of.
 TENTHS, DECIBELS = [n / 10 for n in range(11)], [0, 8, 10, 12, 13, 14, 15, 16, 18, 20, 24, 30, 60]
@@ -181,7 +181,7 @@ def record(rows: pd.DataFrame, pictures: list[tuple[np.ndarray, np.ndarray]]) ->
 
 
 def draw(rows: pd.DataFrame, pictures: list[tuple[np.ndarray, np.ndarray]]) -> None:
-    """Draw reconstructions of `EXAMPLES` along SSIM, with the grades above and the originals."""
+    """Draw reconstructions of `EXAMPLES` along SSIM, in frames of their grades' colours."""
     step = CELL + GAP
     wide, high = step * (len(SHOWN) + 1) + GAP, HEAD + step * len(EXAMPLES)
     sheet = Image.new("RGB", (wide, high), "white")
@@ -201,7 +201,10 @@ def draw(rows: pd.DataFrame, pictures: list[tuple[np.ndarray, np.ndarray]]) -> N
         original = pictures[int(rows.index[rows["number"] == photo][0])][0]
         for column, start in enumerate(SHOWN):
             if (place := find(start)) is not None:
-                sheet.paste(_thumbnail(pictures[place][1]), (GAP + step * column, top))
+                left = GAP + step * column
+                frame = (left - FRAME, top - FRAME, left + CELL + FRAME - 1, top + CELL + FRAME - 1)
+                pen.rectangle(frame, fill=COLOURS[str(rows["grade"][place])])
+                sheet.paste(_thumbnail(pictures[place][1]), (left, top))
         sheet.paste(_thumbnail(original), (GAP + step * len(SHOWN), top))
     sheet.save(PICTURE, optimize=True)
 

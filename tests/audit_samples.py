@@ -72,7 +72,13 @@ def structure(**more):
     layers = (
         counted("c1", -2100),
         counted(LONG, 5400, "at most", condition=None, critical=True, carried=1234567),
-        counted("c3", 0, "measured", condition=1.5e9, note="a filter or its dJ/dZ is 0"),
+        counted(
+            "c3",
+            0,
+            "measured",
+            condition=1.5e9,
+            note="a filter, or the gradient of its output, is 0",
+        ),
         layer("bn1", "norm", detail="BatchNorm2d(12)"),
         layer("attn", "other", readable=False, note=f"attn {why}"),
         counted(ODD, -1, condition=float("inf"), virtual=0, free=0, rank=3072),

@@ -109,7 +109,7 @@ def test_the_table_behind_the_thresholds_and_their_picture_are_made(monkeypatch,
     assert lines[-1].split(" | ")[2] == "100 %" != lines[0].split(" | ")[2]
     grades.draw(rows, pictures)
     with Image.open(tmp_path / "grades.png") as drawn:
-        assert drawn.size == (8 * 104 + 8, 64 + 2 * 104)
+        assert drawn.size == (8 * 108 + 12, 64 + 2 * 108)
 
 
 def test_duplicates_of_a_picture_do_not_hide_it():

@@ -84,7 +84,8 @@ c1 CONV | conv | 3×32×32 | 12×16×16 | 912 | 3,072 | 0 | 900 | 4,272 | 0 | �
 | 2,060 exact | 1,012 | 73.5
 LONG critical layer CONV | conv | 3×32×32 | 12×16×16 | 912 | 1,237,639 | 1,234,567 | 900 | 1,231,339
 | 0 | 5,400 | 3,072 | 2,060 at most | 1,012 | –not computed
-c3 CONV Note: a filter or its dJ/dZ is 0 | conv | 3×32×32 | 12×16×16 | 912 | 3,072 | 0 | 900 | 2,172
+c3 CONV Note: a filter, or the gradient of its output, is 0 | conv | 3×32×32 | 12×16×16 | 912
+| 3,072 | 0 | 900 | 2,172
 | 0 | 0 | 3,072 | 2,060 measured | 1,012 | 1.50 × 109
 bn1 BatchNorm2d(12) | norm | 3×32×32 | 12×16×16 | 912 | –nothing to count | –nothing to count
 | –nothing to count | –nothing to count | –nothing to count | –nothing to count | –nothing to count

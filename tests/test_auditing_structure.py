@@ -72,7 +72,7 @@ def test_no_rank_is_exact_where_the_next_layer_skips_positions():
     found, converted = analysed(nn.Sequential(*layers, nn.Linear(9, 10)), (3, 8, 8))
     one, second = row(found, "0"), row(found, "2")
     assert (one.rank, one.rank_kind, one.free) == (108, "measured", 84)
-    assert one.condition > 1 and "dJ/dZ is 0 at 3 of 4 positions" in one.note
+    assert one.condition > 1 and "the gradient of the output is 0 at 3 of 4 positions" in one.note
     assert (second.rank, second.rank_kind) == (11, "exact")
     assert (found.security, found.security_kind) == (-84 - 33 / 2, "measured")
     assert structural_index(converted.chain) == (found.security, False)
@@ -182,7 +182,7 @@ def test_all_that_stands_in_the_way_of_a_chain_is_named_once_with_its_layers():
     assert converted is None
     assert [(x.layers, " ".join(x.reason.split()[:6])) for x in found.obstacles] == [
         (("0.1", "0.4"), "is an activation that no closed"),
-        (("0.2", "0.5"), "is neither a max or average"),
+        (("0.2", "0.5"), "is no pool that a step"),
         (("0.6",), "is a convolution in groups, which"),
     ]
 

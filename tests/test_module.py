@@ -100,6 +100,8 @@ def test_a_clone_that_snakedeploy_deploys_runs_with_the_documented_snakefile(tmp
         (folder / "workflow/Snakefile").write_text(text)
         done = snakemake(folder, "-n", "--", MODEL.replace("smoke", "laptop"))
         assert jobs_of(done.stdout + done.stderr)["model"] == 1
+    snakemake(folder, "--config", "scale=smoke", "--", MODEL)
+    assert (folder / MODEL).is_file()
 
 
 def test_deployed_settings_are_those_of_the_source():

@@ -5,7 +5,7 @@ const form = document.getElementById("filter");
 const said = document.getElementById("said");
 const sheets = Array.from(document.querySelectorAll(".sheet"));
 const claims = Array.from(document.querySelectorAll("tr[data-verdict]"));
-const MANY = 30;
+const MANY = Number(form.dataset.many);
 
 const chosen = (name) => {
   const boxes = Array.from(form.elements[name].length ? form.elements[name] : [form.elements[name]]);
@@ -120,7 +120,9 @@ const enlarge = () => {
   }
 };
 
-for (const sheet of sheets) sheet.open = sheet.querySelectorAll("tbody tr").length <= MANY;
+sheets.forEach((sheet, number) => {
+  sheet.open = sheet.querySelectorAll("tbody tr").length <= MANY || (MANY === 0 && number === 0);
+});
 form.hidden = false;
 form.addEventListener("submit", (event) => event.preventDefault());
 form.addEventListener("input", () => {

@@ -93,8 +93,11 @@ def _beginnings(name: str) -> Iterator[str]:
 
 
 def number(value: object) -> str:
-    """Format a number of the record with four digits."""
-    return f"{float(str(value)):.4g}" if value != "" else ""
+    """Format a number of the record with four digits; whole numbers and halves in full."""
+    if value == "":
+        return ""
+    known = float(str(value))
+    return f"{known:.12g}" if (2.0 * known).is_integer() and abs(known) < 1e7 else f"{known:.4g}"
 
 
 def lines(record: Record, name: str) -> Iterator[str]:

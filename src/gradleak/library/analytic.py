@@ -100,7 +100,7 @@ def first_of(network: OwnNetwork) -> FirstLayer:
     if order.size != size or not np.array_equal(np.sort(order.ravel()), values.ravel()):
         raise NotApplicable(
             f"The first layer, {name} of {network.name}, sees pixels scaled, padded or more than "
-            "once, which analytic does not undo; use attack='dlg'."
+            "once, which no closed form undoes; use attack='dlg'."
         )
     return FirstLayer(name, order.astype(int) - 1)
 

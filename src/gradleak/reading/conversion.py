@@ -390,7 +390,8 @@ def _pool_kind(layer: Layer) -> str | None:
         if settings is not None:
             return _pool_name("average" if means else "max", settings, layer.input_shape[1:])
     raise NotApplicable(
-        f"{layer} is neither a max or average pool of square windows nor a global average pool."
+        f"{layer} is no pool that a step can be: max or average over square windows, without "
+        "dilation or ceil_mode, or the average of all."
     )
 
 

@@ -179,10 +179,10 @@ def _measured(shape: ConvShape, weight: np.ndarray, delta: np.ndarray, follows: 
 def _zeros(weight: np.ndarray, delta: np.ndarray) -> list[str]:
     notes = []
     if not (delta.any(axis=1).all() and weight.any(axis=(1, 2, 3)).all()):
-        notes.append("a filter or its dJ/dZ is 0")
+        notes.append("a filter, or the gradient of its output, is 0")
     unseen = int(np.sum(~delta.any(axis=0)))
     if 0 < unseen < delta.shape[1]:
-        notes.append(f"dJ/dZ is 0 at {unseen} of {delta.shape[1]} positions")
+        notes.append(f"the gradient of the output is 0 at {unseen} of {delta.shape[1]} positions")
     return notes
 
 

@@ -9,7 +9,7 @@ from gradleak.attacks.mkor.attack import estimate_for
 from gradleak.attacks.optimization.inverting import BALANCED
 from gradleak.attacks.runner import build
 from gradleak.errors import ConfigError
-from gradleak.models.chain import Chain
+from gradleak.models.chain import Chain, ConvLayer
 from gradleak.models.pools import is_common
 from gradleak_audit.result import AttackPart, Chapter
 
@@ -21,6 +21,8 @@ CLOSED, SECOND, MKOR = "rgap", "gauss_newton", "mkor"
 ANALYTIC = "analytic"
 # Of any network; on plain chains, Gauss-Newton minimises the same distance from R-GAP's image.
 DLG = "dlg"
+# Above any distance.
+ANY = 1e30
 # Attacks against one kind of change, which apply to no other.
 UNLOCK, MASKED = "unlock", "masked"
 AGAINST = {"lock": UNLOCK, "soteria": MASKED}
@@ -75,7 +77,9 @@ class Entry:
         if self.id == DLG and chain.is_plain:
             return "Gauss-Newton minimises the same distance, from R-GAP's reconstruction."
         if self.id == ANALYTIC:
-            return "R-GAP solves all layers of a chain, the first one too."
+            if isinstance(chain.layers[0], ConvLayer):
+                return "The first layer is a convolution, which this closed form does not read."
+            return "R-GAP solves the layers of a chain, the first one too."
         if self.id == MKOR:
             return _unplanned(chain) or mkor(self, chain).applies(chain) or ""
         attack = self.attack(chain, "cpu")
@@ -123,7 +127,8 @@ def menu(scale: str, multiply_adds: int, parameters: int) -> dict[str, Entry]:
         DLG: (
             "DLG, a search by gradients",
             f"{steps} gradients{cut} of L-BFGS from noise",
-            {"iterations": steps, "start": "uniform"},
+            # The picture is judged, whatever the search ended at.
+            {"iterations": steps, "start": "uniform", "failure_loss": ANY, "failure_range": ANY},
         ),
         UNLOCK: (
             "Unlock, a closed form against the key-lock (ours)",
