@@ -120,7 +120,7 @@ def measured(lpips: Path | None) -> tuple[pd.DataFrame, list[tuple[np.ndarray, n
         answer = np.clip(pixels, 0.0, 1.0)
         score = judge.score(answer[None], np.array([number]))
         row = {"kind": kind, "number": number, "grade": score.grade, "psnr": score.psnr}
-        row |= {"ssim": score.ssim, "smoothed": score.smoothed}
+        row |= {"ssim": score.ssim, "smoothed": score.smoothed, "matched": score.matched}
         looks = [answer, *smooth(answer)]
         nearness = [judge.ssim(number, look) or 0.0 for look in looks]
         row["seen"], look = max(nearness), looks[int(np.argmax(nearness))]
@@ -164,7 +164,7 @@ def nearest(rows: pd.DataFrame, line: tuple[int, str]) -> Callable[[float], int 
 
 def record(rows: pd.DataFrame, pictures: list[tuple[np.ndarray, np.ndarray]]) -> None:
     """Write the examples of audits' pages: searched photos with their scores."""
-    known = rows[["ssim", "smoothed", "psnr", "grade"]].astype(object)
+    known = rows[["ssim", "smoothed", "seen", "psnr", "grade", "matched"]].astype(object)
     known = known.where(known.notna(), None)
     photos = []
     for number, name in ON_PAGE.items():

@@ -102,12 +102,22 @@ def test_matches_count_from_where_chance_ends(hits, grade):
         )
 
 
+def test_of_attacks_that_match_as_many_the_nearest_is_named():
+    near = plain("search", matched=range(4))
+    further = [run.model_copy(update={"ssim": 0.1}) for run in near.runs]
+    for both in (
+        (near, case("none", "form", 1, further)),
+        (case("none", "form", 1, further), near),
+    ):
+        assert "SEARCH gave a reconstruction" in judged(*both).sentence
+
+
 def test_a_test_that_can_find_nothing_says_so_instead_of_finding_nothing():
     one = plain("search", matched=range(4))
     found = judged(one, facts=replace(FACTS, fresh=False, rivals=2))
     assert found.grade == "not shown" and "4 of 4 led to the right one" in found.sentence
     assert "cannot be told from chance" in found.sentence and "more often" not in found.sentence
-    assert any("no result could be below 1" in line for line in found.rests_on)
+    assert any("no p-value could be below 1" in line for line in found.rests_on)
     assert "more often than chance would" in judged(plain("search")).sentence
 
 

@@ -62,7 +62,12 @@ def verdict(
     chance = [p_value(case, facts) for case in plain]
     reached = grades(plain)
     by_luck = min(1.0, len(plain) * min(chance, default=1.0))
-    likeliest = plain[chance.index(min(chance))] if plain else None
+    # Of attacks that match as many, the one that comes nearest.
+    likeliest = max(
+        plain,
+        key=lambda case: (-p_value(case, facts), max(r.rank for r in case.runs)),
+        default=None,
+    )
     beyond = len(matched(likeliest.runs)) if likeliest and by_luck < SIGNIFICANT else 0
     by_matches: Grade = "partly" if beyond else "not shown"
     grade = max([*reached, by_matches], key=GRADES.index)

@@ -61,7 +61,7 @@ class GaussNewton(Judged):
             return None
         return (
             f"{chain.name} has a pool, a norm, a projection or replicated padding, which "
-            "gauss_newton does not linearise; use inverting_gradients."
+            "this attack does not linearise; use inverting_gradients."
         )
 
     def _prepare(self, view: AttackerView, seed: int) -> Ready:
