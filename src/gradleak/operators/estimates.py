@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from gradleak.operators.convolution import BandCholesky
-
-if TYPE_CHECKING:
-    from gradleak.operators.system import LayerSystem
+from gradleak.operators.convolution import BandCholesky, Convolution
+from gradleak.operators.gradient import GradientConstraint
 
 
 class Estimate(NamedTuple):
@@ -19,16 +17,16 @@ class Estimate(NamedTuple):
     bytes: float  # held by the factor and its computation
 
 
-def estimate(system: LayerSystem, path: str) -> Estimate:
-    """Estimate what `path`, one that `system` can take, needs: leading terms alone.
+def estimate(
+    convolution: Convolution, gradient: GradientConstraint, size: tuple[int, int], path: str
+) -> Estimate:
+    """Estimate what `path`, one that the system of both can take, needs: leading terms alone.
 
     ``blocks`` factors one block of P x P for the P pixels of a channel; a band of width b takes
     n·b² operations, a `GridFactor` what its dissection counts, ``gram`` n³ / 3 and ``dense``
     2·m·n², for n unknowns and m rows.
     """
-    convolution, gradient = system.convolution, system.gradient
-    shape = convolution.conv_shape
-    rows, n = system.shape
+    shape, (rows, n) = convolution.conv_shape, size
     product = 4.0 * (convolution.entries + shape.channels * gradient.block.size)
     if path == "dense":
         return Estimate(path, 2.0 * rows * n**2, 0.0, 16.0 * rows * n)
@@ -40,8 +38,8 @@ def estimate(system: LayerSystem, path: str) -> Estimate:
         return Estimate(path, block, product + 4.0 * shape.channels * pixels**2, 16.0 * pixels**2)
     factor = None if path == "damped" else convolution.factor
     if not isinstance(factor, BandCholesky):
-        cost, size = convolution.dissection.cost, factor.dtype.itemsize if factor else 8
-        return Estimate(path, cost.operations, product + cost.solve, cost.numbers * size)
+        cost, each = convolution.dissection.cost, factor.dtype.itemsize if factor else 8
+        return Estimate(path, cost.operations, product + cost.solve, cost.numbers * each)
     band = factor.width
     if path == "column":
         return Estimate(path, n * band**2, product + 4.0 * n * band, 8.0 * n * band)

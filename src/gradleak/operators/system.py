@@ -375,7 +375,8 @@ class LayerSystem(Operator):
             step, iterations, stop = gram.proximal_solve(self, self._factor, right)
         x = begin + step
         residual = float(np.linalg.norm(self.apply(x) - values))
-        return Solution(x, residual, iterations, stop, estimate(self, path), given_up)
+        told = estimate(self.convolution, self.gradient, self.shape, path)
+        return Solution(x, residual, iterations, stop, told, given_up)
 
     def _step(self, values: np.ndarray) -> tuple[np.ndarray, int, str]:
         """Return U^+ `values`, steps and stopping reason, on the path of this layer."""
