@@ -58,7 +58,8 @@ class Course:
         self.best = best  # of the members under way
         self.ids = torch.arange(count, device=device)
         self._window = ceil(patience * len(rates))
-        self._rates = torch.tensor(rates, dtype=torch.float64)
+        self._rates, self._step = rates, 0
+        self._each = torch.tensor(rates, dtype=best.value.dtype, device=device)
         # First steps at each lower rate, and the step behind the last.
         self._next = torch.tensor([*lowered, len(rates)], device=device)
         self._last = len(lowered)
@@ -66,16 +67,14 @@ class Course:
         self._mark = torch.full_like(best.value, torch.inf)
         self._since = torch.zeros_like(self._at)
         self._final: dict[str, Tensor] = {}
-        self._told: list[tuple[np.ndarray, np.ndarray]] = []
+        self._told: list[tuple[Tensor, Tensor]] = []
         self.steps = np.zeros(count, dtype=int)
         self.stop = [""] * count
 
     @property
     def rate(self) -> float | Tensor:
         """Rate of the next step: of all, or with patience of each (M,)."""
-        if not self._window:
-            return float(self._rates[self._at[0]])
-        return self._rates[self._at.cpu()].to(self.best.value)
+        return self._each[self._at] if self._window else self._rates[self._step]
 
     def tell(self, value: Tensor, spent: str) -> Tensor | None:
         """Note objectives (M,) after `best` was offered the point, and count a step.
@@ -83,22 +82,32 @@ class Course:
         Returns which rows go on if others end, and keeps these. `spent` is the reason to stop of a
         member that took all its steps.
         """
-        self._told.append((self.ids.cpu().numpy(), value.double().cpu().numpy()))
-        self._at = self._at + 1
+        self._told.append((self.ids, value))
+        self._step += 1
+        over = self._step == len(self._rates)
         stalled = torch.zeros_like(self.ids, dtype=torch.bool)
+        ended = torch.full_like(stalled, over)
         if self._window:
-            fell = value < (1.0 - LEAST) * self._mark
-            self._mark = torch.where(fell, value, self._mark)
-            self._since = torch.where(fell, 0, self._since + 1)
-            stalled = (self._since >= self._window) & (self._at < len(self._rates))
-            later = self._next[torch.searchsorted(self._next, self._at).clamp(max=self._last)]
-            self._at = torch.where(stalled, later, self._at)
-            self._since = torch.where(torch.isin(self._at, self._next), 0, self._since)
-        ended = self._at >= len(self._rates)
-        if not bool(ended.any()):
+            stalled = self._stalled(value)
+            ended = self._at >= len(self._rates)
+            over = bool(ended.any())
+        # Without a window nothing is asked of an accelerator before the end.
+        if not over:
             return None
         self._end(ended, stalled, spent)
         return ~ended
+
+    def _stalled(self, value: Tensor) -> Tensor:
+        """Count a step of each, and send those that have stalled to their next rate."""
+        self._at = self._at + 1
+        fell = value < (1.0 - LEAST) * self._mark
+        self._mark = torch.where(fell, value, self._mark)
+        self._since = torch.where(fell, 0, self._since + 1)
+        stalled = (self._since >= self._window) & (self._at < len(self._rates))
+        later = self._next[torch.searchsorted(self._next, self._at).clamp(max=self._last)]
+        self._at = torch.where(stalled, later, self._at)
+        self._since = torch.where(torch.isin(self._at, self._next), 0, self._since)
+        return stalled
 
     def _end(self, ended: Tensor, stalled: Tensor, spent: str) -> None:
         ids = self.ids[ended]
@@ -122,5 +131,5 @@ class Course:
         """Objectives of each member's steps."""
         found = np.full((len(self._told), len(self.stop)), np.nan)
         for row, (ids, values) in zip(found, self._told, strict=True):
-            row[ids] = values
+            row[ids.cpu().numpy()] = values.cpu().double().numpy()
         return [found[:steps, member] for member, steps in enumerate(self.steps)]
