@@ -205,7 +205,9 @@ def pictures(channels=3, side=32):
     noisy = {name: originals + rng.normal(0, s, originals.shape) for name, s in spread.items()}
     answers = {name: dict(enumerate(images)) for name, images in noisy.items()}
     del answers["ig"][0]
-    return Pictures(originals, answers)
+    nearest = {"none": "copa", "noise_1": "ig", "fewer": "ig", "lock": "ig"}
+    changes = {change: (name, 0, noisy[name][0]) for change, name in nearest.items()}
+    return Pictures(originals, answers, changes)
 
 
 def tree(findings=None, shown=None, command=None):

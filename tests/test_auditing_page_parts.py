@@ -125,6 +125,20 @@ def texts(row):
     return [cell.text() for cell in row.values()]
 
 
+def test_each_change_has_the_picture_that_is_left_under_it():
+    figures = LEAKS.one("div", class_="left").all("figure")
+    titles = [figure.one("strong").text() for figure in figures]
+    assert titles[0] == "As it is" and len(titles) == 4 and "Key-lock" in titles
+    for figure in figures:
+        original, answer = figure.all("img")
+        assert original["alt"] == "Original of image 1"
+        assert answer["alt"].startswith("Nearest reconstruction under the change: ")
+    # That of the run that comes nearest, with its grade.
+    assert "37.0 dB, 0.90 read" in " ".join(figures[0].text().split())
+    alone = Pictures(pictures().originals, {}, {"none": ("copa", 0, pictures().originals[0])})
+    assert not tree(audit(), alone).all("div", class_="left")
+
+
 def test_a_quick_look_says_across_its_top_that_it_is_no_evidence():
     setting = AUDITS["read"].setting.model_copy(update={"scale": "smoke"})
     header = tree(audit(setting=setting)).one("header")

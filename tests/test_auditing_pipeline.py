@@ -81,9 +81,14 @@ def test_a_result_and_its_pictures_come_back_from_their_files(tmp_path):
     assert files.read(tmp_path / "audit.json") == found
     written = json.loads((tmp_path / "audit.json").read_text())
     Draft202012Validator(result.schema()).validate(written)
-    pictures = Pictures(np.zeros((2, 1, 8, 8)), {"rgap": {1: np.ones((1, 8, 8))}})
+    one = np.ones((1, 8, 8))
+    pictures = Pictures(
+        np.zeros((2, 1, 8, 8)), {"rgap": {1: one}}, {"noise_1": ("dlg", 0, one / 2)}
+    )
     files.save_pictures(tmp_path / "p.safetensors", pictures)
     again = files.read_pictures(tmp_path / "p.safetensors")
+    ((change, (attack, image, answer)),) = again.changes.items()
+    assert (change, attack, image) == ("noise_1", "dlg", 0) and np.array_equal(answer, one / 2)
     assert np.array_equal(again.answers["rgap"][1], pictures.answers["rgap"][1])
     assert again.originals.shape == (2, 1, 8, 8)
 

@@ -151,6 +151,8 @@ class NetworkAudit:
     def __post_init__(self) -> None:
         settings, size = self.settings, self.size
         self.module, self.notes = own_copy(self.module)
+        # The reconstruction that comes nearest under each change.
+        self.left: dict[str, tuple[str, int, np.ndarray]] = {}
         # A graph holds a single mode for networks that depend on it.
         self.module.train(settings.mode != "evaluation")
         if settings.mode != "evaluation":
@@ -221,7 +223,7 @@ class NetworkAudit:
         answers = best.pictures | mkor.best.pictures
         shown = max([self.bench.count, *(image + 1 for own in answers.values() for image in own)])
         originals = self.bench.samples.images[:shown] / 255.0
-        return Audited(audit, Pictures(originals, answers), seconds)
+        return Audited(audit, Pictures(originals, answers, self.left), seconds)
 
     def _substituted(self) -> str:
         if isinstance(self.network, ChainNetwork):
@@ -294,6 +296,8 @@ class NetworkAudit:
             if variant.network is None:
                 continue
             found, answers = cases(variant, entries, self.bench)
+            if nearest := answers.nearest:
+                self.left[variant.id] = nearest
             if variant.id == NONE:
                 best, own = answers, {case.attack for case in found if case.attempted}
             # Attacks that apply neither here nor to the unchanged network have no case, but a

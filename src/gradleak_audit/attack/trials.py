@@ -195,6 +195,16 @@ class Best:
         return record(image, draw, found)
 
     @property
+    def nearest(self) -> tuple[str, int, np.ndarray] | None:
+        """Attack, image number and pixels of the reconstruction that comes nearest."""
+        every = [
+            (score.rank, attack, image, score.picture)
+            for attack, found in self.answers.items()
+            for image, (score, _) in found.items()
+        ]
+        return max(every, key=lambda one: one[0])[1:] if every else None
+
+    @property
     def pictures(self) -> dict[str, dict[int, np.ndarray]]:
         """Pixels in [0, 1] (C, H, W) of the reconstructions."""
         return {

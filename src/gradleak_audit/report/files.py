@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -23,18 +23,22 @@ class Pictures:
     # By attack id and image number: the best reconstruction (C, H, W) without any change, clipped
     # to [0, 1]; that of the run with the largest rank.
     answers: Mapping[str, Mapping[int, np.ndarray]]
+    # By change: attack, image number and reconstruction that comes nearest to its original.
+    changes: Mapping[str, tuple[str, int, np.ndarray]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.originals.ndim != 4 or not np.isfinite(self.originals).all():
             raise ValueError(f"originals: {self.originals.shape} is not (n, C, H, W) of numbers")
         count, *shape = self.originals.shape
-        for attack, answers in self.answers.items():
+        shown = {f"changes.{change}": {one[1]: one[2]} for change, one in self.changes.items()}
+        shown |= {f"answers.{attack}": dict(own) for attack, own in self.answers.items()}
+        for place, answers in shown.items():
             for image, answer in answers.items():
                 if image not in range(count):
-                    raise ValueError(f"answers.{attack}: there is no image {image}")
+                    raise ValueError(f"{place}: there is no image {image}")
                 if answer.shape != tuple(shape) or not np.isfinite(answer).all():
                     why = f"{answer.shape} is not {tuple(shape)} of numbers"
-                    raise ValueError(f"answers.{attack}.{image}: {why}")
+                    raise ValueError(f"{place}.{image}: {why}")
 
 
 def save(path: Path_, audit: Audit) -> None:
@@ -62,11 +66,13 @@ def read(path: Path_) -> Audit:
 
 
 def save_pictures(path: Path_, pictures: Pictures) -> None:
-    """Write originals and reconstructions: ``originals`` and ``answers/{attack}/{image}``."""
+    """Write ``originals``, ``answers/{attack}/{image}``, ``changes/{change}/{attack}/{image}``."""
     arrays = {"originals": pictures.originals.astype(np.float32)}
     for attack, answers in pictures.answers.items():
         for image, answer in answers.items():
             arrays[f"answers/{attack}/{image}"] = answer.astype(np.float32)
+    for change, (attack, image, answer) in pictures.changes.items():
+        arrays[f"changes/{change}/{attack}/{image}"] = answer.astype(np.float32)
     write_tensors(str(path), arrays, {})
 
 
@@ -74,13 +80,17 @@ def read_pictures(path: Path_) -> Pictures:
     """Read images written by `save_pictures`; raise `ArtifactError` if there are none."""
     arrays, _ = read_tensors(str(path))
     answers: dict[str, dict[int, np.ndarray]] = {}
+    changes: dict[str, tuple[str, int, np.ndarray]] = {}
     with whole(path):
         shape = check_array(arrays, "originals", ["float32"], [None] * 4).shape[1:]
         for name in sorted(arrays.keys() - {"originals"}):
-            _, attack, image = name.split("/")
+            *place, attack, image = name.split("/")
             answer = check_array(arrays, name, ["float32"], shape)
-            answers.setdefault(attack, {})[int(image)] = answer
-        return Pictures(arrays["originals"], answers)
+            if place[0] == "changes":
+                changes[place[1]] = attack, int(image), answer
+            else:
+                answers.setdefault(attack, {})[int(image)] = answer
+        return Pictures(arrays["originals"], answers, changes)
 
 
 def read_seconds(path: Path_) -> dict[str, float]:

@@ -60,6 +60,7 @@ def render(audit: Audit, pictures: Pictures, command: str | None = None) -> str:
         channels=pictures.originals.shape[1],
         unchanged=changes[NONE],
         helps=helps,
+        left=_left(helps, audit, pictures),
         notes=grouped((title, note) for title, note in notes if note),
         untried=grouped(untried),
         failures=_failures,
@@ -141,6 +142,24 @@ def _chapter(name: Chapter, audit: Audit, pictures: Pictures) -> dict[str, Any]:
         "changed": [case for case in cases if case.change != NONE],
         "strip": strip,
     }
+
+
+def _left(helps: Sequence[Change], audit: Audit, pictures: Pictures) -> list[dict[str, Any]]:
+    """Nearest reconstructions under changes, the unchanged network's first; none if it is alone."""
+    cases = {(case.change, case.attack): case for case in audit.cases}
+    unchanged = [change for change in audit.changes if change.id == NONE]
+    left = []
+    for change in (*unchanged, *helps):
+        attack, image, answer = pictures.changes.get(change.id, ("", 0, None))
+        case = cases.get((change.id, attack))
+        if case is None or answer is None:
+            continue
+        run = best(run for run in case.runs if run.image == image)
+        # Of a batch it is not known here which image that is.
+        original = thumbnail(pictures.originals[image], SMALL) if case.batch == 1 else None
+        own = {"change": change, "attack": attack, "image": image, "batch": case.batch, "run": run}
+        left.append(own | {"original": original, "answer": thumbnail(answer, SMALL)})
+    return left if len(left) > 1 else []
 
 
 def _shown(cases: Sequence[Case], audit: Audit, pictures: Pictures) -> list[int]:
