@@ -12,6 +12,7 @@ from gradleak.runtime.artifacts import atomic
 from gradleak.runtime.provenance import MORE, software
 from gradleak.runtime.version import __version__
 from gradleak_audit.attack.trials import OF_COLOUR, OF_MEAN, SMOOTHED, THRESHOLDS
+from gradleak_audit.mitigate.mitigation_cost import TRAININGS
 from gradleak_audit.mitigate.mitigation_effect import PAIRS
 from gradleak_audit.report.files import Pictures
 from gradleak_audit.result import NONE, QUICK, AttackPart, Audit, Case, Change, Chapter, Effect, Run
@@ -60,6 +61,7 @@ def render(audit: Audit, pictures: Pictures, command: str | None = None) -> str:
         channels=pictures.originals.shape[1],
         unchanged=changes[NONE],
         helps=helps,
+        training=TRAININGS[audit.setting.scale],
         left=_left(helps, audit, pictures),
         notes=grouped((title, note) for title, note in notes if note),
         untried=grouped(untried),
