@@ -44,7 +44,7 @@ class Moving:
 
 
 class Course:
-    """What members of a search have reached, which of them go on, and at which rate.
+    """Progress of a search's members: their best points, which go on, and at which rate.
 
     Without `patience` each takes all `rates`. With it, one whose lowest objective fell by less than
     `LEAST` of it over ⌈patience · len(rates)⌉ steps goes on at the next of the steps `lowered`,
