@@ -12,6 +12,7 @@ from chains import chain, conv, error, image, net, seen, view
 from gradleak.attacks.closed_form.known_layers import known_deltas
 from gradleak.attacks.closed_form.layerwise import ConvolutionCache
 from gradleak.attacks.closed_form.rgap import RGap
+from gradleak.attacks.optimization.engine import gauss_newton_solver as solver
 from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients
 from gradleak.attacks.optimization.engine.gauss_newton_solver import (
     Damped,
@@ -180,15 +181,14 @@ def test_known_layers_solve_what_rgap_cannot_and_the_kinks_forbid(seed):
 
 
 def test_a_large_image_keeps_its_preconditioner_as_long_as_that_pays(monkeypatch):
-    solver = "gradleak.attacks.optimization.engine.gauss_newton_solver"
     shared, target, _ = seen(deficient())
     started = replace(shared, starts=RGap().run(shared, 0).images[None])
     computed = Mock(wraps=normal_matrix)
-    monkeypatch.setattr(f"{solver}.normal_matrix", computed)
+    monkeypatch.setattr(solver, "normal_matrix", computed)
     taken = []
-    monkeypatch.setattr(f"{solver}.BOUND", 1e-3)
+    monkeypatch.setattr(solver, "BOUND", 1e-3)
     for free in (4096, 0):
-        monkeypatch.setattr(f"{solver}.FREE", free)
+        monkeypatch.setattr(solver, "FREE", free)
         computed.reset_mock()
         found = run(started)
         assert error(found, target) < 1e-12
@@ -198,6 +198,27 @@ def test_a_large_image_keeps_its_preconditioner_as_long_as_that_pays(monkeypatch
     monkeypatch.setattr("gradleak.operators.limits.MATRIX_BYTES", 0)
     computed.reset_mock()
     assert error(run(started), target) < 1e-12 and computed.call_count == 0
+
+
+def test_a_factor_serves_another_damping_as_long_as_that_pays(monkeypatch):
+    torch.manual_seed(0)
+    rows = torch.randn(12, 8)
+    matrix = rows.T @ rows
+    factor = Preconditioner(matrix, 0.1)
+    for damping in (0.1, 0.4, 0.01):
+        # Bound on the condition number of one preconditioned with the other.
+        first, own = (matrix.double() + one * torch.eye(8) for one in (0.1, damping))
+        values = torch.linalg.eigvals(torch.linalg.solve(first, own)).real
+        assert values.max() / values.min() <= factor.ratio(damping) * (1.0 + 1e-5)
+    # Dampings below the least are one.
+    least = Preconditioner(matrix, 0.0)
+    assert least.ratio(0.5 * least.least) == 1.0 and solver.serves(least, 0.5 * least.least)
+    # In a small image every other damping has a factor of its own.
+    assert not solver.serves(factor, 0.2)
+    monkeypatch.setattr(solver, "FREE", 0)
+    assert not solver.serves(factor, 0.2)
+    monkeypatch.setattr(solver, "BOUND", 1e-3)
+    assert solver.serves(factor, 0.2) and not solver.serves(factor, 1e9)
 
 
 def test_known_deltas_are_the_true_ones_and_a_wrong_label_leaves_none():

@@ -7,13 +7,13 @@ same small matrix, the filters' inner products, and K₀ has one column per pixe
 from collections.abc import Callable
 
 import numpy as np
-from scipy import linalg, sparse
+from scipy import linalg
 from scipy.linalg import lapack
 
 from gradleak.errors import NumericsError
 from gradleak.operators import limits
 from gradleak.operators.base import Operator
-from gradleak.operators.convolution import Convolution
+from gradleak.operators.convolution import Convolution, Rows
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.shape import patch_indices
 
@@ -199,7 +199,7 @@ class ChannelBlocks:
     there are no blocks, where K₀ does not have full column rank.
     """
 
-    def __init__(self, gradient: GradientConstraint, rows: Callable[[], sparse.csr_matrix]) -> None:
+    def __init__(self, gradient: GradientConstraint, rows: Rows) -> None:
         block = gradient.block.reshape(-1, gradient.block.shape[2])
         self.condition = float("inf")
         if block.shape[0] < block.shape[1]:
@@ -207,10 +207,8 @@ class ChannelBlocks:
         values, vectors = linalg.eigh(block.T @ block)
         least, unknowns = float(values[0]), gradient.shape[1]
         if least > 1e-12 * float(values[-1]):
-            weights = rows()
-            transposed = weights.T.tocsr()
-            norm = largest_singular_value(lambda v: transposed @ (weights @ v), unknowns, 15)
-            mean = float(weights.multiply(weights).sum()) / unknowns
+            norm = largest_singular_value(rows.normal, unknowns, 15)
+            mean = rows.square() / unknowns
             self._inverse = (vectors / (values + mean)) @ vectors.T  # B^-1 (H·W, H·W)
             self.condition = (norm**2 + least) / least
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from scipy import linalg, sparse
+from scipy import linalg
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from gradleak.errors import NumericsError
 from gradleak.operators import gram, limits
 from gradleak.operators.base import Operator
-from gradleak.operators.convolution import Convolution
+from gradleak.operators.convolution import Convolution, Rows
 from gradleak.operators.estimates import Estimate, estimate
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.grid_factor import GridFactor
@@ -85,32 +85,22 @@ class LayerSystem(Operator):
                 raise NumericsError(f"The mask '{name}' must be {size} booleans.")
         self.convolution, self.gradient = convolution, gradient
         self.keep, self.pinned = keep, pinned
-        self.split = convolution.shape[0] if keep is None else int(keep.sum())
+        self.weights = Rows(convolution, keep)
+        self.split = self.weights.shape[0]
         self._unit = self.split + gradient.shape[0]
         units = 0 if pinned is None else int(pinned.sum())
         self.shape = (self._unit + units, convolution.shape[1])
 
-    @cached_property
-    def weights(self) -> sparse.csr_matrix:
-        """The rows of W that count."""
-        matrix = self.convolution.matrix
-        return matrix if self.keep is None else matrix[self.keep]
-
     def apply(self, x: np.ndarray) -> np.ndarray:
         """Return U x = [W x; K x], followed by the pinned unknowns."""
-        z = self.convolution.apply(x)
-        parts = [z if self.keep is None else z[self.keep], self.gradient.apply(x)]
+        parts = [self.weights.apply(x), self.gradient.apply(x)]
         if self.pinned is not None:
             parts.append(x[self.pinned])
         return np.concatenate(parts)
 
     def adjoint(self, y: np.ndarray) -> np.ndarray:
         """Return U^T y."""
-        z = y[: self.split]
-        if self.keep is not None:
-            z = np.zeros(self.convolution.shape[0])
-            z[self.keep] = y[: self.split]
-        out = self.convolution.adjoint(z)
+        out = self.weights.adjoint(y[: self.split])
         out += self.gradient.adjoint(y[self.split : self._unit])
         if self.pinned is not None:
             out[self.pinned] += y[self._unit :]
@@ -123,7 +113,7 @@ class LayerSystem(Operator):
                 f"U, {self.shape[0]} x {self.shape[1]}, is too large for a dense matrix; use a "
                 "smaller input or fewer filters."
             )
-        parts = [self.weights.toarray(), self.gradient.dense()]
+        parts = [self.weights.dense(), self.gradient.dense()]
         if self.pinned is not None:
             parts.append(np.eye(self.shape[1])[self.pinned])
         return np.concatenate(parts)
@@ -166,7 +156,7 @@ class LayerSystem(Operator):
 
     @cached_property
     def _blocks(self) -> gram.ChannelBlocks:
-        return gram.ChannelBlocks(self.gradient, lambda: self.weights)
+        return gram.ChannelBlocks(self.gradient, self.weights)
 
     def _normal_factor(self) -> gram.NormalFactor:
         parts = (self.convolution, self.gradient, self.keep, self.pinned)
@@ -284,7 +274,7 @@ class LayerSystem(Operator):
             return self._with_padding().condition()
         if padding != "known":
             raise NumericsError(f"padding is '{padding}'; choose known or unknowns.")
-        if not (self.weights.data.any() or self.gradient.block.any() or self.pinned is not None):
+        if not (self.weights.square() or self.gradient.block.any() or self.pinned is not None):
             raise NumericsError("U is 0, so it has no condition number.")
         if min(self.shape) <= DENSE_LIMIT:
             values = linalg.svdvals(self.dense(), overwrite_a=True, check_finite=False)

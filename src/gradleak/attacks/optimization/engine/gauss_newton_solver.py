@@ -1,7 +1,7 @@
 """Levenberg-Marquardt with preconditioned conjugate gradients on gradients of a network."""
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
+from math import log, prod, sqrt
 from typing import Any, Protocol
 
 import torch
@@ -27,7 +27,8 @@ INNER, TOLERANCE = 100, 1e-2
 DAMPING = 0.1
 # Number of conjugate-gradient steps after which an old H is recomputed, in images of up to FREE
 # unknowns. In larger ones, the steps since have to have cost as much: H takes n³ operations to
-# compute and factor, and a step 4·n² at a BOUND-th of the speed, which memory limits.
+# compute and factor (n³ / 3 of them to factor), and a step 4·n² at a BOUND-th of the speed, which
+# memory limits.
 STALE, FREE, BOUND = 10, 4096, 16.0
 # Most times that a step is halved.
 HALVINGS = 6
@@ -124,6 +125,7 @@ class Damped:
     def __init__(self, problem: LeastSquares, *, spread: float, target: float) -> None:
         self._problem, self._spread, self._target, self._c = problem, spread, target, DAMPING
         self._matrix: Tensor | None = None
+        self._inverse: Preconditioner | None = None
         self._last_inner = 0  # steps of conjugate gradients in the last step
         self._since = 0  # and since H was computed
         self.steps, self.passes = 0, 0
@@ -178,7 +180,11 @@ class Damped:
             chain = problem.network.chain
             if self._matrix is None or (fresh and self._is_old(chain)):
                 self._matrix, self._since = normal_matrix(at, problem.weights, depth(chain)), 0
-            precondition = Preconditioner(self._matrix, damping)
+                self._inverse = None
+            if self._inverse is None or not serves(self._inverse, damping):
+                self._inverse = None  # not two of them at a time
+                self._inverse = Preconditioner(self._matrix, damping)
+            precondition = self._inverse
         shape = at.images.shape
 
         def product(v: Tensor) -> Tensor:
@@ -214,6 +220,18 @@ class Damped:
             if square(residual) < value:
                 return share, trial, at, residual
         return None
+
+
+def serves(inverse: Preconditioner, damping: float) -> bool:
+    """True if a new factor would cost more than the steps of conjugate gradients that it saves.
+
+    At a condition number κ, there are at most log(2 / `TOLERANCE`)·√κ / 2 of them.
+    """
+    ratio, n = inverse.ratio(damping), inverse.unknowns
+    if n <= FREE or ratio == 1.0:
+        return ratio == 1.0
+    more = 0.5 * log(2.0 / TOLERANCE) * sqrt(ratio)
+    return more <= INNER and 12.0 * BOUND * more <= n
 
 
 def conjugate_gradients(

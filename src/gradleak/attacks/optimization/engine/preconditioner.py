@@ -107,14 +107,14 @@ def _transposed(layer: Layer, weight: Tensor, slope: Tensor | None, columns: Ten
 class Preconditioner:
     """v -> (H + λ)⁻¹ v by a Cholesky factor in float32, H (n, n) being `matrix`.
 
-    λ is `damping`, raised to `LEAST` of the largest diagonal entry, and further if H + λ has no
-    factor.
+    λ is `damping`, raised to `least`, which is `LEAST` of the largest diagonal entry, and further
+    if H + λ has no factor.
     """
 
     def __init__(self, matrix: Tensor, damping: float) -> None:
         diagonal = matrix.diagonal()
-        largest = float(diagonal.max())
-        raised = max(damping, LEAST * largest)
+        self.unknowns, self.least = len(matrix), LEAST * float(diagonal.max())
+        self.damping = raised = max(damping, self.least)
         for _ in range(RAISES):
             damped = matrix.clone()
             damped.diagonal().add_(raised)
@@ -124,6 +124,11 @@ class Preconditioner:
             raised *= 10.0
         # Last resort: the diagonal, which always has a factor.
         self._factor = torch.diag((diagonal.clamp(min=0.0) + raised).sqrt())
+
+    def ratio(self, damping: float) -> float:
+        """Bound on the condition number that this factor leaves of one of another damping."""
+        other = max(damping, self.least)
+        return max(other / self.damping, self.damping / other)
 
     def __call__(self, vector: Tensor) -> Tensor:
         """Return (H + λ)⁻¹ v (n,) in the precision of v."""
