@@ -7,7 +7,8 @@ it predict more time or memory than allowed is not run; its row has the predicti
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,14 @@ from benchmarks.growth_cases import (
     WORDS,
     Case,
 )
-from benchmarks.growth_fits import theoretical
+from benchmarks.growth_fits import GROWN_MIB, theoretical
 from benchmarks.kept import Kept, Row
 from benchmarks.runner import measure
 from gradleak.errors import ArtifactError
 
 LEAST = 1e-3  # seconds or MiB, of what is extrapolated
+# Below, theory tells how a value goes on: what is done once hides how it grows.
+GROWN = {"cpu_s": 0.0, "mib": GROWN_MIB}
 
 
 def plan(sizes: Mapping[str, Sequence[int]]) -> list[tuple[str, int]]:
@@ -97,15 +100,19 @@ def predict(case: Case, size: int, known: Sequence[Row]) -> Row:
         return {}
     last = done[-1]
     seconds = _extrapolated(case, size, done, "cpu_s", case.seconds)
-    mib = last["peak_mib"] - last["mib"] + _extrapolated(case, size, done, "mib", case.memory)
-    return {"predicted_s": seconds, "predicted_mib": mib}
+    mib = _extrapolated(case, size, done, "mib", case.memory)
+    if case.bound:
+        module, _, function = case.bound.partition(":")
+        bound: Callable[[int], float] = getattr(import_module(f"benchmarks.{module}"), function)
+        mib = min(mib, bound(size))
+    return {"predicted_s": seconds, "predicted_mib": last["peak_mib"] - last["mib"] + mib}
 
 
 def _extrapolated(case: Case, size: int, done: Sequence[Row], column: str, theory: str) -> float:
-    """Value at a size of a power of sizes through one or two rows; theory has that of one."""
+    """Value at a size of a power of sizes through two rows, or of theory through one."""
     last, power = done[-1], POWER.get(case.axis, 1.0)
     value, ratio = max(last[column], LEAST), size / int(last["size"])
-    if len(done) == 2:
+    if len(done) == 2 and done[0][column] >= GROWN[column]:
         steps = math.log(int(last["size"]) / int(done[0]["size"]))
         slope = math.log(value / max(done[0][column], LEAST)) / steps
     else:

@@ -20,10 +20,11 @@ import gradleak
 from benchmarks import dense
 from benchmarks.growth_cases import FAILED
 from benchmarks.growth_task import timed
-from benchmarks.photo import NETWORKS, chain, unknowns
+from benchmarks.photo import NETWORKS, chain, shapes, unknowns
 from benchmarks.runner import Facts
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
+from gradleak.operators.limits import solving_bytes
 from gradleak.operators.shape import ConvShape
 from gradleak.operators.system import LayerSystem
 
@@ -78,6 +79,11 @@ def rgap(side: int) -> Facts:
     shared = gradleak.capture(model, image, [1], loss=LOSS["loss"])
     found, seconds = timed(lambda: gradleak.invert(shared, model, (3, side, side), "rgap", **LOSS))
     return {**facts, "seconds": seconds, "distance": found.distance}
+
+
+def solving_mib(side: int) -> float:
+    """MiB that solving the network's largest layer may take, from sizes."""
+    return max(map(solving_bytes, shapes(network(side), side))) / 2**20
 
 
 # Stops of searches that took all steps they were given.

@@ -19,6 +19,7 @@ from torch import nn
 import gradleak
 from benchmarks.photo_bound import limits
 from benchmarks.runner import Facts, measure
+from gradleak.operators.shape import ConvShape
 from gradleak.plotting import style
 
 # Filters of each layer: two of 4x4 with stride 2, then of 3x3. Layers have a tenth to a third more
@@ -83,14 +84,22 @@ def attack(name: str, photo: str, answer: str) -> Facts:
     }
 
 
-def unknowns(model: nn.Module, side: int) -> list[int]:
-    """Unknowns of each convolution's input."""
+def shapes(model: nn.Module, side: int) -> list[ConvShape]:
+    """Sizes of each convolution, of square kernels, for images of a side."""
     found = []
     for layer in model.children():
         if isinstance(layer, nn.Conv2d):
-            found.append(layer.in_channels * side * side)
-            side //= layer.stride[0]
+            pairs = (layer.kernel_size, layer.stride, layer.padding)
+            kernel, stride, padding = ((int(one[0]), int(one[1])) for one in pairs)
+            sizes = layer.in_channels, layer.out_channels, kernel, stride, padding, (side, side)
+            found.append(ConvShape(*sizes))
+            side = found[-1].output[0]
     return found
+
+
+def unknowns(model: nn.Module, side: int) -> list[int]:
+    """Unknowns of each convolution's input."""
+    return [shape.unknowns for shape in shapes(model, side)]
 
 
 def compare(photos: Sequence[np.ndarray]) -> tuple[pd.DataFrame, Figure]:

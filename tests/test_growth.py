@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import growth, growth_figure, growth_fits, growth_task
+from benchmarks import growth, growth_attacks, growth_figure, growth_fits, growth_task
 from benchmarks.growth_cases import CASES, COLUMNS
 
 SIDES = (32, 64, 128, 224)
@@ -66,6 +66,19 @@ def test_what_smaller_sizes_predict_to_take_too_much_is_not_run(seconds, gib, st
     assert ahead["predicted_mib"] == pytest.approx(next_one["peak_mib"])
     row = growth.beyond(ahead, {"seconds": seconds, "gib": gib})
     assert (row and row["status"]) == status and word in (row or {"reason": ""})["reason"]
+
+
+def test_memory_is_extrapolated_from_what_has_grown_and_at_most_to_what_sizes_tell():
+    small = made_up("layer, dense", 3.0, 2.0, SIDES[:2])
+    for row, mib in zip(small, (0.01, 90.0), strict=True):
+        row |= {"mib": mib, "peak_mib": 500.0 + mib}
+    ahead = growth.predict(CASES["layer, dense"], 2 * SIDES[1], small)
+    assert ahead["predicted_mib"] == pytest.approx(500.0 + 16 * 90.0)
+    known = made_up("R-GAP", 1.5, 4.0, (64, 128))
+    most = growth_attacks.solving_mib(224)
+    assert 1000.0 < most < 10_000.0
+    held = known[-1]["peak_mib"] - known[-1]["mib"]
+    assert growth.predict(CASES["R-GAP"], 224, known)["predicted_mib"] == pytest.approx(held + most)
 
 
 def test_a_size_that_an_attack_refuses_has_its_reason():

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradleak.attacks.base import Arrays
+from gradleak.attacks.mkor.class_system import ClassSystem
 from gradleak.attacks.mkor.head import Head
 from gradleak.errors import NumericsError
 from gradleak.models.losses import RAW
 from gradleak.servers.secret import Secret
 
-# Number of columns solved at a time, to bound the memory for float64.
-COLUMNS = 4096
 # Image counts further from whole numbers than this were scaled, or are noisy.
 UNEVEN = 0.2
 # A path that passes less than this fraction of what the median path passes is closed.
@@ -92,16 +91,18 @@ def class_means(
         counts = counts[classes][there]
         return ClassMeans(classes[there], counts, features[there], None, "eq. (9)")
     open_ = head.loss != RAW and len(classes) == head.classes
-    system = _by_path if rows == "path" else _all_rows
-    equations, matrix = system(head, secret, gradient, at, classes)
+    build = _by_path if rows == "path" else _all_rows
+    equations, matrix = build(head, secret, gradient, at, classes)
     matrix = matrix * (scale * counts[classes] / batch)
+    system = ClassSystem(matrix, open_)
     if rows == "all":
-        kept = _agreeing(matrix, equations, open_)
-        matrix, equations = matrix[kept], equations[kept]
-    features, direction = _solve(matrix, equations, open_)
+        kept = _agreeing(system, equations)
+        if len(kept) < len(equations):
+            system, equations = ClassSystem(matrix[kept], open_), equations[kept]
+    features = system.solve(equations)
     features[:, pruned] = np.nan
-    note = f"{matrix.shape[0]} rows for {len(classes)} classes"
-    return ClassMeans(classes, counts[classes], features, direction, note, scale)
+    note = f"{len(equations)} rows for {len(classes)} classes"
+    return ClassMeans(classes, counts[classes], features, system.direction, note, scale)
 
 
 def class_counts(
@@ -246,32 +247,11 @@ def _all_rows(
     return rows, head.deltas(at, classes)[:, kept].T
 
 
-def _agreeing(matrix: np.ndarray, rows: np.ndarray, open_: bool) -> np.ndarray:
+def _agreeing(system: ClassSystem, rows: np.ndarray) -> np.ndarray:
     """Indices of equations that agree with a first solution; half-active nodes do not."""
     some = rows[:, :: max(1, rows.shape[1] // SAMPLE)].astype(np.float64)
-    found, _ = _solve(matrix, some, open_)
-    off = np.linalg.norm(some - matrix @ found, axis=1)
+    off = np.linalg.norm(some - system.matrix @ system.solve(some), axis=1)
     order = np.argsort(off, kind="stable")
-    fewest = min(len(off), FEWEST * matrix.shape[1])
+    fewest = min(len(off), FEWEST * system.matrix.shape[1])
     limit = max(OUTLIER * float(np.median(off)), float(off[order[fewest - 1]]))
     return np.flatnonzero(off <= limit)
-
-
-def _solve(
-    matrix: np.ndarray, rows: np.ndarray, open_: bool
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Least squares matrix (R, N') z̄ = rows (R, n) in float64, and the direction left if `open_`.
-
-    That of the least singular value, made least negative; z̄ has no component along it.
-    """
-    q, r = np.linalg.qr(matrix)
-    u, size, v = np.linalg.svd(r)
-    rank = min(int((size > size[0] * 1e-12).sum()), len(size) - int(open_))
-    inverse = (v[:rank].T / size[:rank]) @ u[:, :rank].T @ q.T
-    out = np.empty((matrix.shape[1], rows.shape[1]))
-    for first in range(0, rows.shape[1], COLUMNS):
-        part = slice(first, first + COLUMNS)
-        out[:, part] = inverse @ rows[:, part].astype(np.float64)
-    if not open_:
-        return out, None
-    return out, np.abs(v[-1])

@@ -14,7 +14,8 @@ from collections.abc import Callable
 import numpy as np
 
 from gradleak.attacks.base import Arrays
-from gradleak.attacks.mkor.decoupling import COLUMNS, UNEVEN
+from gradleak.attacks.mkor.class_system import COLUMNS
+from gradleak.attacks.mkor.decoupling import UNEVEN
 from gradleak.attacks.mkor.head import Head
 
 # Tolerated error of the sum of counts, in images.
