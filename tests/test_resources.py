@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -80,6 +81,27 @@ def test_a_scale_that_was_not_measured_is_reckoned_from_a_smaller_one():
     # What is measured at the scale itself counts, whatever smaller scales say.
     rows.append(Measured("attack", key, "paper", 1, 700.0, 900.0))
     assert Resources(at["paper"], rows).minutes("attack", wildcards) == 45
+
+
+@pytest.mark.parametrize(
+    ("seconds", "amount"),
+    [
+        (20.0, "1 core minute"),
+        (1200.0, "40 core minutes"),
+        (6e3, "3.3 core hours"),
+        (9e5, "500 core hours"),
+    ],
+)
+def test_the_time_of_all_jobs_is_told_without_those_that_were_not_measured(seconds, amount):
+    rows = [Measured("train", "small", "laptop", 2, 800.0, seconds)]
+    training = SimpleNamespace(items=lambda: [("model", "rgap_fcn3")])
+    scripts = ["../scripts/train.py", "../scripts/train.py", "../scripts/photo.py", None]
+    jobs = [SimpleNamespace(rule=SimpleNamespace(script=s), wildcards=training) for s in scripts]
+    needs = Resources(config(), rows)
+    assert (
+        needs.ahead(jobs) == f"at most about {amount}, by the slowest measured jobs of their kinds"
+    )
+    assert needs.ahead(jobs[2:]) == ""
 
 
 def test_linear_systems_request_what_their_sizes_say(monkeypatch):

@@ -55,9 +55,6 @@ if gradleak_config.ROOT_VARIABLE in os.environ:
         gradleak_config.ROOT_VARIABLE,
 
 
-if OUTPUT is not None:
-    OUTPUT.data_root = str(CONFIG.data.root)
-
 SCRIPTS = ROOT / "workflow/scripts"
 # Paths with wildcards, and inputs and parameters as functions of them.
 PATHS = Paths(CONFIG)
@@ -66,6 +63,10 @@ ASK = Inputs(PATHS)
 CASE = {"images": CONFIG.images, "scale": CONFIG.scale}
 # Memory and minutes of a script's jobs, by what measured ones took.
 needs = resources.Resources(CONFIG)
+
+if OUTPUT is not None:
+    OUTPUT.data_root = str(CONFIG.data.root)
+    OUTPUT.ahead = needs.ahead
 
 
 def ids(names):

@@ -191,6 +191,25 @@ class Resources:
         minutes = math.ceil(PATIENCE * self._found(script, wildcards)[1] / 60)
         return min(MOST_MINUTES, max(LEAST_MINUTES, minutes)) * int(2 ** (attempt - 1))
 
+    def ahead(self, jobs: Iterable[Any]) -> str:
+        """CPU time that jobs of Snakemake may take, as words; empty if none of them was measured.
+
+        Each counts as the slowest of its kind. Those without measurements, which are short or
+        measure something themselves, are left out.
+        """
+        known, seconds = {row.script for row in self.rows}, 0.0
+        for job in jobs:
+            script = Path(str(job.rule.script or "")).stem
+            if script in known:
+                seconds += self._found(script, dict(job.wildcards.items()))[1]
+        if not seconds:
+            return ""
+        hours, minutes = seconds / 3600, max(1, round(seconds / 60))
+        amount = f"{minutes} core minute{'s' * (minutes > 1)}"
+        if hours >= 1.0:
+            amount = f"{hours:,.0f} core hours" if hours >= 20.0 else f"{hours:.1f} core hours"
+        return f"at most about {amount}, by the slowest measured jobs of their kinds"
+
 
 def doubling(mib: int, minutes: int) -> dict[str, Amount]:
     """Resources of a rule without measured jobs."""

@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,12 +40,14 @@ class Output(logging.Handler):
     """Handler that replaces the one with which Snakemake prints.
 
     `display` replaces lines per job. `data_root` is the folder of the data sets, once known;
-    `ending` gives lines on where results lie, for runs in which Snakemake has nothing to do.
+    `ending` gives lines on where results lie, for runs in which Snakemake has nothing to do, and
+    `ahead` words on how long jobs take.
     """
 
     def __init__(self, workflow: Any, display: Display | None = None) -> None:
         super().__init__(logging.INFO)
         self.data_root, self.ending = "", list[str]
+        self.ahead: Callable[[Iterable[Any]], str] = lambda jobs: ""
         self._workflow, self._display = workflow, display
         self._settings = workflow.output_settings
         self._dryrun = self._settings.dryrun
@@ -109,17 +111,20 @@ class Output(logging.Handler):
             self._say_table()
             return
         self._total = record.stats["total"]
-        jobs = self._workflow.dag.needrun_jobs()
+        jobs = list(self._workflow.dag.needrun_jobs())
         wanted = self.data_root and hints.wants_data(jobs, self.data_root)
         where = f"{hints.data_line(self.data_root)}\n" if wanted else ""
+        long = self.ahead(jobs)
         if self._dryrun:
-            self._table = where + record.getMessage().rstrip()
+            words = [where + record.getMessage().rstrip(), long[:1].upper() + long[1:]]
+            self._table = "\n".join(filter(None, words))
             return
         if self._total == 1:
             # A single job has the terminal to itself.
             self._display = None
             os.environ[SHOWN] = "lines"
-        self._say(f"{where}{self._total} job{'s' * (self._total != 1)}")
+        count = f"{self._total} job{'s' * (self._total != 1)}"
+        self._say(where + ", ".join(filter(None, (count, long))))
         self._progress(None)
 
     def _job(self, record: Any) -> None:
