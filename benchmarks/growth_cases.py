@@ -73,7 +73,7 @@ CASES: Mapping[str, Case] = {
     "layer, dense": Case("side", "call", "growth_attacks:layer_dense", "n^3", "n^2", more=SMALL),
     "rank and c(M) by depth": Case("depth", "call", "growth_attacks:rank_of_depth", warm=2),
     "gradient of a batch": Case("batch", "call", "growth_attacks:capture_batch", "n^2", BATCH),
-    "MKOR": Case("batch", "attack", "growth_attacks:mkor", "n^3", BATCH),
+    "MKOR": Case("batch", "attack", "growth_attacks:mkor", "n^2", BATCH),
     "snakemake -n": Case("jobs", "run", "growth_jobs:planned", "n", "n"),
     "snakemake": Case("jobs", "run", "growth_jobs:made", "n", "n"),
     # A single size, the number of its jobs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pandas as pd
@@ -22,6 +23,7 @@ PANELS: Sequence[tuple[str, tuple[str, ...]]] = (
 )
 ROWS = (("seconds", "CPU seconds"), ("mib", "MiB above the interpreter's"))
 MARKS = "osD^v"
+APART = 1.4  # least ratio of a size to the one before whose label stays
 
 
 def draw(table: pd.DataFrame, exponents: pd.DataFrame) -> Figure:
@@ -39,7 +41,7 @@ def draw(table: pd.DataFrame, exponents: pd.DataFrame) -> Figure:
                 axis.set_xlabel(title)
                 axis.minorticks_off()
                 sizes = sorted({*table.loc[table["what"].isin(names), "size"]})
-                axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
+                axis.set_xticks(sizes, _labels(sizes))
                 axis.margins(0.12, 0.1)
                 if axis.lines:
                     axis.legend(fontsize=5.0, loc="upper left", handlelength=1.2, borderpad=0.1)
@@ -48,6 +50,14 @@ def draw(table: pd.DataFrame, exponents: pd.DataFrame) -> Figure:
             line[0].set_ylabel(words)
         figure.tight_layout(pad=0.4, w_pad=0.6, h_pad=0.8)
     return figure
+
+
+def _labels(sizes: Sequence[int]) -> list[str]:
+    """Labels of sizes, without those that the next one would cover."""
+    following = [*sizes[1:], math.inf]
+    return [
+        f"{one:,}" if APART * one <= up else "" for one, up in zip(sizes, following, strict=True)
+    ]
 
 
 def _line(
