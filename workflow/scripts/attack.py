@@ -1,9 +1,15 @@
 """Writes the reconstructions of one attack on one gradient file."""
 
-import _package
+import _package  # isort: split
+
+import json
+from pathlib import Path
+
+from gradleak.attacks.finished import Finished
 from gradleak.attacks.optimization import initialization
 from gradleak.attacks.runner import attack_all
 from gradleak.data import targets
+from gradleak.runtime import job_records
 from gradleak.runtime.job import job
 from gradleak.servers.secret import Secrets
 
@@ -12,6 +18,14 @@ with job(snakemake) as log:
     first, own_images = snakemake.input.get("first"), snakemake.input.get("own_images")
     secret, generator = snakemake.input.get("secret"), snakemake.input.get("generator")
     begin = None
+
+    def identity():
+        """Inputs, settings and code, of which what was finished has to be."""
+        files = [job_records.checksum(path) for path in snakemake.input]
+        how = [dict(settings), params.device, params.code, params.software]
+        return json.dumps([files, how], sort_keys=True, default=str)
+
+    finished = Finished(Path(params.finished), identity)
     if first:
         begin = initialization.FromReconstruction(first[0], settings.get("answer", "answer"))
     if own_images:
@@ -24,6 +38,8 @@ with job(snakemake) as log:
         starts=begin,
         secrets=Secrets.read(secret[0]) if secret else None,
         generator=generator[0] if generator else None,
+        finished=finished,
     )
     results.save(snakemake.output.images, snakemake.output.timing, {"settings": settings})
+    finished.clear()
     log.info("%s", results.summary())

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gradleak.attacks.base import Attack, AttackerView, ManyAttack, Reconstruction
+from gradleak.attacks.finished import Finished
 from gradleak.attacks.optimization.initialization import Starts
 from gradleak.client import gradient_files
 from gradleak.errors import NumericsError
@@ -114,14 +115,17 @@ def attack_all(
     starts: Starts | None = None,
     secrets: Secrets | None = None,
     generator: str | None = None,
+    finished: Finished | None = None,
 ) -> Results:
     """Attack every chain, seed and target.
 
     A run that the attack cannot do stays in the results, as ``failed`` with its reason or as
-    ``not_applicable``, with an image of NaN.
+    ``not_applicable``, with an image of NaN. Searches keep what they finish in `finished`, if any.
     """
     todo = Views(model_path, gradient_path, None, settings.get("images"), starts, secrets)
     attack = build(settings, device, generator)
+    if finished is not None and isinstance(attack, ManyAttack):
+        attack.keep_in(finished)
     out = Results({}, [], [])
     with progress(len(todo), "images") as bar:
         # The networks of one chain have equal shapes, so an attack that can takes them at once.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy import linalg
-from scipy.linalg import lapack
 
 # Columns of the right-hand side at a time, to bound the memory of their copies in float64.
 COLUMNS = 4096
@@ -61,6 +59,9 @@ def _bordered(matrix: np.ndarray, open_: bool) -> tuple[Map, np.ndarray | None] 
     [M s·e; s·e^T 0] with e = (1, ..., 1) / √N and s of the size of M's singular values: e^T M = 0,
     which holds up to rounding where δ is in float32, leaves M x = b − e e^T b.
     """
+    from scipy import linalg
+    from scipy.linalg import lapack
+
     n = matrix.shape[1]
     if matrix.shape[0] != n:
         return None

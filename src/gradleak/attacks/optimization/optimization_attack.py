@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo
 
 from gradleak.attacks.base import AttackerView, ManyAttack, Outcome, Reconstruction
 from gradleak.attacks.label_inference import class_of, contradiction
@@ -22,6 +22,7 @@ from gradleak.settings.fields import AmountOrName, Draws, Hidden, Precision
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from gradleak.attacks.finished import Finished
     from gradleak.attacks.keylock import Opening
     from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients
     from gradleak.attacks.optimization.engine.course import Course
@@ -36,6 +37,9 @@ Lock = Literal["guess", "fit"]
 Share = Annotated[float, Field(ge=0)]
 # Number of objective values kept for each run.
 MOMENTS = 100
+# Share of a first-order search's iterations without progress after which it ends at scale night:
+# `python -m benchmarks.patience` lost at most 0.9 dB on an image by it.
+NIGHT = 0.1
 
 
 class Search(ManyAttack):
@@ -63,6 +67,7 @@ class Search(ManyAttack):
     lock: Hidden[Lock] = "guess"  # handling of an unknown key-lock; see `gradleak.attacks.keylock`
     device: Hidden[str] = "cpu"  # or auto, cuda; mps has no float64, so there it is the CPU
     chunk: Hidden[int] = 32  # restarts at a time, to bound memory
+    _finished: Finished | None = PrivateAttr(default=None)
 
     @property
     def label_unknown(self) -> bool:
@@ -120,25 +125,44 @@ class Search(ManyAttack):
                     out[i] = error
             with progress(len(ready), "gradients searched") as bar:
                 for some in self._chunks(ready):
-                    members = self._members([views[i] for i in some], [ready[i] for i in some])
-                    owners = [i for i in some for _ in ready[i].images]
+                    key = f"{views[some[0]].chain.name} {[seeds[i] for i in some]}"
+                    done = self._finished.of(key) if self._finished else None
                     with bar.doing(len(some)):
-                        found = self.search(members, [views[i] for i in owners])
-                    for i in some:
-                        own = [a for a, owner in zip(found, owners, strict=True) if owner == i]
-                        out[i] = _choose(own)
+                        found = done or self._searched([views[i] for i in some], ready, some)
+                    if self._finished and done is None:
+                        self._finished.keep(key, found)
+                    out |= zip(some, found, strict=True)
         return [out[i] for i in range(len(views))]
 
+    def _searched(
+        self, views: Sequence[AttackerView], ready: Mapping[int, Ready], some: Sequence[int]
+    ) -> list[Outcome]:
+        """Best restart of each of the views `some`."""
+        members = self._members(views, [ready[i] for i in some])
+        owners = [place for place, i in enumerate(some) for _ in ready[i].images]
+        found = self.search(members, [views[place] for place in owners])
+        pairs = [*zip(found, owners, strict=True)]
+        return [_choose([a for a, owner in pairs if owner == own]) for own in range(len(some))]
+
+    def keep_in(self, finished: Finished) -> None:
+        """See `gradleak.attacks.base.ManyAttack`."""
+        self._finished = finished
+
     def _chunks(self, ready: Mapping[int, Ready]) -> list[list[int]]:
-        """Chunks of at most `chunk` restarts, or one view; all fit a lock's γ and β, or none."""
+        """Chunks of at most `chunk` restarts, or one view; all fit a lock's γ and β, or none.
+
+        A restart of so many images counts as a chunk: it gains nothing from others beside it.
+        """
         out: list[list[int]] = []
         count, fitting = 0, False
         for i, prepared in ready.items():
-            count += len(prepared.images)
+            restarts, images = prepared.images.shape[:2]
+            own = restarts if images < self.chunk else self.chunk
+            count += own
             fits = prepared.opening.scaling is not None
             if not out or count > self.chunk or fits != fitting:
                 out.append([])
-                count, fitting = len(prepared.images), fits
+                count, fitting = own, fits
             out[-1].append(i)
         return out
 
@@ -262,12 +286,21 @@ class Ready:
     opening: Opening
 
 
+def _of_scale(value: Any, info: ValidationInfo) -> Any:
+    """Patience without a value of its own: some at scale ``night``, none at others."""
+    if value is not None:
+        return value
+    return NIGHT if info.context and info.context["scale"] == "night" else 0.0
+
+
 class FirstOrder(Search):
     """A search of a given number of first-order steps at most, whose best point counts."""
 
     # Share of the iterations after which a run goes on at its next rate, or ends, if these lowered
-    # its lowest objective by less than 1 %; 0: it takes all.
-    patience: Annotated[float, Field(ge=0, le=1)] = 0.0
+    # its lowest objective by less than 1 %; 0: it takes all. By default 0.1 at scale night, else 0.
+    patience: Annotated[float, Field(ge=0, le=1), BeforeValidator(_of_scale)] = Field(
+        default=None, validate_default=True
+    )
 
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         """See `Search.search`; the members of each part at once."""

@@ -1,0 +1,116 @@
+"""Searches that were cut off go on with what they finished."""
+
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+
+from chains import chain, conv, seen
+from gradleak.attacks.base import Reconstruction
+from gradleak.attacks.finished import Finished
+from gradleak.attacks.optimization.dlg import Dlg
+from gradleak.attacks.optimization.gauss_newton import GaussNewton
+from gradleak.attacks.optimization.grnn import Grnn
+from gradleak.attacks.optimization.inverting import InvertingGradients
+from gradleak.errors import NumericsError
+
+SMALL = chain(conv(4, 3, activation="sigmoid"), classes=2, name="small")
+ATTACKS = [
+    Dlg(iterations=20, starts=2),
+    InvertingGradients(iterations=6),
+    GaussNewton(iterations=2, start="normal"),
+    Grnn(iterations=2),
+]
+
+
+def views(count=3):
+    return [seen(SMALL, seed=seed)[0] for seed in range(count)]
+
+
+def same(one, other):
+    assert type(one) is type(other)
+    for name in ("stop", "label", "kind", "failure", "evaluations", "trace", "classes", "partial"):
+        assert getattr(one, name) == getattr(other, name), name
+    np.testing.assert_array_equal(one.images, other.images)
+    np.testing.assert_array_equal(one.loss, other.loss)
+    assert one.images.dtype == other.images.dtype and len(one.others) == len(other.others)
+    for a, b in zip(one.others, other.others, strict=True):
+        same(a, b)
+
+
+def stopped_after(attack, parts):
+    """The attack, whose search ends the process after so many parts."""
+    search, left = type(attack).search, [parts]
+
+    def until(self, *given):
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return search(self, *given)
+
+    kind = type("Stopped", (type(attack),), {"search": until})
+    return kind.model_validate(
+        {**attack.model_dump(), "chunk": attack.chunk, "start": attack.start}
+    )
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.method)
+def test_what_was_finished_is_not_searched_again(attack, tmp_path):
+    attack = attack.model_copy(update={"chunk": 1})
+    expected = attack.run_many(views(), [5, 6, 7])
+    stopped = stopped_after(attack, 2)
+    stopped.keep_in(Finished(tmp_path / "parts", lambda: "this"))
+    with pytest.raises(KeyboardInterrupt):
+        stopped.run_many(views(), [5, 6, 7])
+    assert len(list((tmp_path / "parts").iterdir())) == 2
+    again = stopped_after(attack, 1)
+    finished = Finished(tmp_path / "parts", lambda: "this")
+    again.keep_in(finished)
+    for one, other in zip(again.run_many(views(), [5, 6, 7]), expected, strict=True):
+        same(one, other)
+    finished.clear()
+    assert not (tmp_path / "parts").exists()
+
+
+def outcomes():
+    twin = Reconstruction(np.ones((1, 2), np.float32), "done", kind="twin", loss=float("nan"))
+    one = Reconstruction(
+        np.full((2, 3), np.nan), "why", label=3, fc_input=np.arange(4.0), failure="far",
+        loss=0.1 + 0.2, evaluations=7, trace=(1 / 3, float("inf")), others=(twin,),
+        classes=(1, 2), counts=(3, 4), partial=True,
+    )  # fmt: skip
+    return [one, NumericsError("no image")]
+
+
+def test_all_fields_come_back(tmp_path):
+    Finished(tmp_path, lambda: "this").keep("part", outcomes())
+    found, error = Finished(tmp_path, lambda: "this").of("part")
+    same(found, outcomes()[0])
+    np.testing.assert_array_equal(found.fc_input, np.arange(4.0))
+    assert found.counts == (3, 4) and str(error) == "no image"
+
+
+def test_parts_of_another_search_and_damaged_ones_count_as_absent(tmp_path):
+    kept = Finished(tmp_path, lambda: "this")
+    kept.keep("part", outcomes())
+    assert kept.of("other") is None
+    assert Finished(tmp_path, lambda: "that").of("part") is None
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-9])
+    assert kept.of("part") is None
+
+
+def test_the_identity_is_asked_once_and_only_where_it_is_needed(tmp_path):
+    ask = Mock(return_value="this")
+    kept = Finished(tmp_path / "none", ask)
+    assert kept.of("part") is None and not ask.called
+    kept.keep("part", outcomes())
+    kept.of("part")
+    assert ask.call_count == 1
+
+
+def test_a_large_batch_is_a_chunk_of_its_own():
+    ready = {i: Mock(images=np.empty((1, size, 1, 2, 2))) for i, size in enumerate((1, 2, 40, 1))}
+    for one in ready.values():
+        one.opening.scaling = None
+    assert Dlg(chunk=32)._chunks(ready) == [[0, 1], [2], [3]]
