@@ -24,6 +24,7 @@ from gradleak.claims.statement import Rule
 from gradleak.errors import ConfigError
 from gradleak.runtime.tidy import TABLES
 from gradleak.scoring.metrics.image import AT_TWIN, INVISIBLE
+from gradleak.settings.fields import SCALES
 from papers.fedkl.distributions import COLUMNS as FIG4
 from papers.mkor.inconspicuous import COLUMNS as INCONSPICUOUS
 from papers.mkor.leakage import COLUMNS as LEAKAGE
@@ -174,7 +175,7 @@ def test_a_pattern_reaches_its_claims_and_no_other(tmp_path):
     # What holds in any run is shown in every one.
     given = [{**ENTRY, "of": "any"}, {**ENTRY, "claims": [OTHER]}]
     why = explained(tmp_path, copa(), {}, explanations=given)
-    for run in product(("real", "embedded"), ("smoke", "laptop", "paper")):
+    for run in product(("real", "embedded"), SCALES):
         assert why.text(CLAIM, "differs", *run) == "why"
         assert why.text(OTHER, "differs", *run) == ("why" if run == ("real", "laptop") else "")
         for claim, verdict in product((CLAIM, OTHER), ("reproduced", "not judged")):

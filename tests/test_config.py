@@ -9,9 +9,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from conftest import ROOT, refused, run, sentence
+from gradleak.attacks.optimization.inverting import InvertingGradients
 from gradleak.config import loader, yaml_checks
 from gradleak.errors import ConfigError
 from gradleak.models.create import draw
+from gradleak.settings.fields import SCALES
 from gradleak.settings.validation_messages import nearest
 from pipeline_trees import changed, whole
 
@@ -26,7 +28,7 @@ SECOND, LOCK, FEDERATED = f"{V1}.layers.1", f"{V1}.lock", f"{TRAINED}.federated"
 REFUSED = [
     ("scle", "smoke", "unknown key 'scle'", "did you mean 'scale'"),
     ("device", "tpu", "device", "'tpu'"),
-    ("scale", "huge", "scale", "'huge'", "'smoke', 'laptop' or 'paper'"),
+    ("scale", "huge", "scale", "'huge'", "'smoke', 'laptop', 'night' or 'paper'"),
     ("images", "fake", "images", "'fake'", "'embedded' or 'real'"),
     ("data.rot", "x", "data.rot", "did you mean 'root'"),
     ("scales.copa_seeds.laptop", 0, "scales.copa_seeds.laptop", "0", "greater than 0"),
@@ -259,9 +261,28 @@ def test_amounts_are_numbers_at_the_scale():
         assert at.chain("mkor_fc").classes == number
         assert at.experiments["copa_pair"].seeds == at.scales["copa_seeds"]
     assert loaded.at("paper") is loaded.at("paper")
+    # What takes as much at night as on a laptop is not written twice.
+    assert loaded.at("night").targets["rgap_cifar"].count == 40
+    own = changed(raw, "targets.rgap_cifar.count", {**by_scale, "night": 70})
+    own["scales"]["copa_seeds"] = {**by_scale, "night": None}
+    night = loader.load({**own, "scale": "night"})
+    assert night.targets["rgap_cifar"].count == 70
+    assert night.experiments["copa_pair"].seeds == night.scales["copa_seeds"] == 40
 
 
-@pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
+def test_searches_end_without_progress_at_scale_night_alone():
+    def patience(scale, **own):
+        raw = changed(RAW, "attacks.fedkl_ig", {**RAW["attacks"]["fedkl_ig"], **own})
+        return loader.load({**raw, "scale": scale}).attacks["fedkl_ig"].patience
+
+    assert [patience(scale) for scale in SCALES] == [0.0, 0.0, 0.1, 0.0]
+    assert [patience(scale, patience=0.0) for scale in SCALES] == [0.0] * 4
+    assert patience("laptop", patience=0.2) == 0.2
+    # Nor in Python, where no scale is named.
+    assert InvertingGradients().patience == 0.0
+
+
+@pytest.mark.parametrize("scale", SCALES)
 def test_what_a_config_resolves_to_is_a_config(scale):
     loaded = loader.load({**RAW, "scale": scale})
     again = loader.load(loaded.model_dump(mode="json", exclude_unset=True))

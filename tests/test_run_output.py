@@ -51,7 +51,7 @@ onsuccess:
 
 if OUTPUT is not None:
     OUTPUT.ending = lambda: ending.last_lines(workflow, FIGURES, TABLES)
-    OUTPUT.ahead = lambda jobs: f"at most about {{len(jobs)}} core minutes"
+    OUTPUT.ahead = lambda jobs: f"about {{len(jobs)}} core minutes"
 """
 SCRIPT = """
 import os, signal, sys, time
@@ -106,7 +106,7 @@ def test_a_piped_run_says_one_line_a_job_and_ends_with_the_paths(toy):
     steps = [line for line in lines if " steps, " in line]
     assert {STEPS.fullmatch(line)[1] for line in steps} == {"one", "two"}
     kept = [line for line in lines if line not in steps]
-    assert kept[0] == "3 jobs, at most about 3 core minutes"
+    assert kept[0] == "3 jobs, about 3 core minutes"
     assert kept[3] == "3/3 Both are made"
     assert sorted(line.partition(" ")[2] for line in kept[1:3]) == ["Make one", "Make two"]
     assert re.fullmatch(r"3 of 3 jobs done in \d+ s", kept[4])
@@ -261,7 +261,7 @@ def test_a_dry_run_of_everything_is_about_a_line_a_job(tree, snakemake):
     jobs = int(re.search(r"^total +(\d+)$", done.stdout, re.MULTILINE)[1])
     assert jobs > 900 and jobs < len(lines) < 1.2 * jobs
     assert "Draw figures/copa_fig1.pdf" in lines
-    assert sum(line.startswith("At most about ") for line in lines) == 1
+    assert sum(line.startswith("About ") for line in lines) == 1
     # Embedded images are made here.
     assert not any(re.search("Data sets are looked for|Look at", line) for line in lines)
 

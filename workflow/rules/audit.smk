@@ -30,7 +30,7 @@ rule audit:
     params:
         name=wildcard("audit"),
         settings=AUDITED.settings,
-        scale=CONFIG.scale,
+        scale=AUDITED_AT,
         device=CONFIG.device,
         listing=AUDITED.listing,
         code=code("gradleak_audit.from_config", *METHODS),

@@ -61,7 +61,8 @@ PEERED = {
     "smoke": {"clients": 1, "budget": (0.2, 0.2, 0.2, 0.2, 0.2), "images": 100, "epochs": 1},
     "laptop": {"clients": 20, "budget": (5, 20, 15, 20, 5), "images": 5000, "epochs": 5},
     "paper": {"clients": 100, "budget": (20, 60, 120, 120, 20), "images": 5000, "epochs": 5},
-}[CONFIG.scale]
+}
+PEERED = (PEERED | {"night": PEERED["laptop"]})[CONFIG.scale]
 PEERED_KINDS = ("lenet", "lenet_steps", "convnet", "convnet_steps", "cnn6")
 PEERED = PEERED | {"budget": dict(zip(PEERED_KINDS, PEERED["budget"]))}
 COPA_PAIR = "copa_pair"
@@ -292,10 +293,10 @@ GROWN = {
             "jobs": (100, 1000, 5000),
         },
         "seconds": 300,
-        "gib": 12,
+        "gib": 14,  # what a laptop of 16 has left
     },
 }
-GROWN = GROWN | {"paper": GROWN["laptop"] | {"seconds": 3600, "gib": 24}}
+GROWN |= {"night": GROWN["laptop"], "paper": GROWN["laptop"] | {"seconds": 3600, "gib": 24}}
 
 
 rule growth:
@@ -341,7 +342,7 @@ rule networks_study:
     resources:
         **resources.doubling(12000, 240),
     params:
-        amounts={"scale": CONFIG.scale, "count": 1 if CONFIG.scale == "smoke" else 4},
+        amounts={"scale": AUDITED_AT, "count": 1 if CONFIG.scale == "smoke" else 4},
         folder="results/benchmarks/studies",
         code=code("benchmarks.audited_networks", "benchmarks.torchvision_networks"),
     message:

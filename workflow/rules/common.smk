@@ -61,6 +61,8 @@ PATHS = Paths(CONFIG)
 ASK = Inputs(PATHS)
 # Columns of tables that say what they are of.
 CASE = {"images": CONFIG.images, "scale": CONFIG.scale}
+# Of audits, which take minutes: night is for the papers.
+AUDITED_AT = "laptop" if CONFIG.scale == "night" else CONFIG.scale
 # Memory and minutes of a script's jobs, by what measured ones took.
 needs = resources.Resources(CONFIG)
 

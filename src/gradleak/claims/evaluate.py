@@ -29,6 +29,7 @@ from gradleak.claims.printed import Printed, column_key, texts
 from gradleak.claims.sentences import Part, combined
 from gradleak.claims.statement import Tolerance
 from gradleak.claims.statistics import adjusted, floored
+from gradleak.settings.fields import SCALES
 
 OF_CLAIM = ["id", "paper", "whose", "locator", "kind", "statement", "paper_value"]
 PART_OF = "part_of"  # column with the sentence that a row is a part of
@@ -40,7 +41,6 @@ COLUMNS = [
 TESTED = (REPRODUCED, DIFFERS, NOT_TOLD_APART)
 OF_NUMBERS = (*TESTED, EXCEEDS)
 RANDOM = ("value", "order")  # kinds of claims about what another run would give otherwise
-SCALES = ("smoke", "laptop", "paper")
 NOTHING = "nothing"  # begins the reason of an agreement of searches that found nothing
 OPEN = (TOO_WIDE, ONE_DRAW)  # begin reasons of what was measured, but shows nothing
 # Printed numbers correspond to runs: each image has one.
@@ -239,9 +239,9 @@ def evaluate(
     was read.
 
     Missing results make claims "not judged", with the reason. `images` is ``embedded`` or ``real``,
-    `scale` is ``smoke``, ``laptop`` or ``paper``. `explanations` are shown for claims that failed
-    in the run they were written for, or in any run if so marked. Raises `ArtifactError` if the
-    evidence is malformed.
+    `scale` one of `gradleak.settings.fields.SCALES`. `explanations` are shown for claims that
+    failed in the run they were written for, or in any run if so marked. Raises `ArtifactError` if
+    the evidence is malformed.
     """
     judge = Judge(claims, evidence, images, scale)
     groups: dict[str, list[Claim]] = {}  # parts of a sentence, or a claim alone

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from gradleak.claims.forms import Column, Query, Runs
 from gradleak.claims.statement import Closed, Statement, Tolerance
+from gradleak.settings.fields import Scale
 
 # Kind of a claim that follows from sizes or settings alone.
 DEFINITION = "definition"
@@ -15,7 +16,7 @@ class Needs(Closed):
     """Requirements of a claim on a run: real images, or a minimal scale."""
 
     images: Literal["real"] | None = None
-    scale: Literal["smoke", "laptop", "paper"] = "smoke"
+    scale: Scale = "smoke"
     why: str = ""  # what a smaller scale lacks
 
 
@@ -44,7 +45,7 @@ class Case(Closed):
     """Images and scale of a run."""
 
     images: Literal["embedded", "real"]
-    scale: Literal["smoke", "laptop", "paper"]
+    scale: Scale
 
 
 class Sentence(Closed):

@@ -237,7 +237,7 @@ class Config(fields.Section):
     """All of config.yaml and of the files that it includes, amounts as numbers at its scale."""
 
     images: Literal["embedded", "real"]
-    scale: Literal["smoke", "laptop", "paper"]
+    scale: fields.Scale
     device: Literal["auto", "cpu", "cuda", "mps"]
     figures: Literal["titled", "bare"] = "titled"
     data: Data

@@ -26,16 +26,16 @@ from gradleak.operators import limits
 from gradleak.runtime import job_records
 from gradleak.runtime.artifacts import write_rows
 from gradleak.runtime.provenance import TREE
+from gradleak.settings.fields import SCALES
 
 TABLE = TREE / "workflow/resources.csv"
-SCALES = ("smoke", "laptop", "paper")
 # Networks with more parameters: R-GAP's ResNets and VGG-16 in part; VGG-16 with all its nodes.
 MEDIUM, LARGE = 1_000_000, 30_000_000
 # MiB on top (some schedulers count Snakemake too, twice 190 MiB), share, times seconds: other
 # machines and other loads take more.
 MARGIN_MIB, MARGIN, PATIENCE = 500, 1.25, 3
 LEAST_MINUTES = 5
-UNMEASURED = 2000.0, 600.0  # MiB and seconds of a script without measurements
+UNMEASURED = 2000.0, 600.0, 60.0  # MiB, seconds and their mean, of a script without measurements
 # Cost of importing PyTorch, independent of the work: MiB and seconds.
 IMPORTS_MIB, IMPORTS_SECONDS = 350, 1.5
 # Limits of a first attempt: a large node, two days. At paper scale many CPU jobs exceed them and
@@ -48,7 +48,7 @@ Amount = Callable[[Any, int], int]
 
 
 class Measured(NamedTuple):
-    """Maximum cost of jobs of one kind."""
+    """Cost of jobs of one kind."""
 
     script: str  # script of `workflow/scripts/` that they run
     # method of an attack and size of its network, where a script has jobs of several kinds
@@ -58,6 +58,7 @@ class Measured(NamedTuple):
     mib: float  # highest peak of resident memory, MiB
     # most CPU time, imports included; unlike wall time independent of other load on the machine
     cpu_seconds: float
+    mean_seconds: float  # of all jobs, which tells how long many of them take
 
 
 def parameters(config: Config, model: str) -> int:
@@ -140,33 +141,33 @@ class Resources:
     def __init__(self, config: Config, rows: Iterable[Measured] | None = None) -> None:
         self.config = config
         self.rows = list(read() if rows is None else rows)
-        self.known: dict[Any, tuple[float, float]] = {}
+        self.known: dict[Any, tuple[float, ...]] = {}
 
-    def _most(self, script: str, key: str | None, scale: str) -> tuple[float, float] | None:
-        """Most MiB and seconds of the jobs of a kind (of all kinds if `key` is None)."""
+    def _most(self, script: str, key: str | None, scale: str) -> tuple[float, ...] | None:
+        """Most MiB, seconds and mean seconds of the jobs of a kind (of all if `key` is None)."""
         rows = [r for r in self.rows if (r.script, r.scale) == (script, scale)]
-        rows = [r for r in rows if key in (None, r.key)]
-        return (max(r.mib for r in rows), max(r.cpu_seconds for r in rows)) if rows else None
+        costs = [(r.mib, r.cpu_seconds, r.mean_seconds) for r in rows if key in (None, r.key)]
+        return tuple(map(max, zip(*costs, strict=True))) if costs else None
 
-    def _found(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, float]:
+    def _found(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, ...]:
         job = script, tuple(sorted(wildcards.items()))
         if job not in self.known:
-            mib, seconds = self._find(script, wildcards)
-            self.known[job] = max(mib, solving_mib(self.config, wildcards)), seconds
+            mib, *seconds = self._find(script, wildcards)
+            self.known[job] = max(mib, solving_mib(self.config, wildcards)), *seconds
         return self.known[job]
 
-    def _find(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, float]:
+    def _find(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, ...]:
         """Jobs of this kind at the nearest scale, scaled by work; else the most of the script."""
         scales = list(reversed(SCALES[: SCALES.index(self.config.scale) + 1]))
         for scale in scales:
             there = self.config.at(scale)
             if most := self._most(script, key_of(there, wildcards), scale):
-                mib, seconds = most
+                mib, *taken = most
                 now, then = (work(at, script, wildcards) for at in (self.config, there))
                 longer, larger = (max(1, one / other) for one, other in zip(now, then, strict=True))
                 return (
                     mib + max(0, mib - IMPORTS_MIB) * (larger - 1),
-                    seconds + max(0, seconds - IMPORTS_SECONDS) * (longer - 1),
+                    *(one + max(0, one - IMPORTS_SECONDS) * (longer - 1) for one in taken),
                 )
         return next(filter(None, (self._most(script, None, scale) for scale in scales)), UNMEASURED)
 
@@ -194,21 +195,21 @@ class Resources:
     def ahead(self, jobs: Iterable[Any]) -> str:
         """CPU time that jobs of Snakemake may take, as words; empty if none of them was measured.
 
-        Each counts as the slowest of its kind. Those without measurements, which are short or
-        measure something themselves, are left out.
+        Each counts as the mean of its kind. Those without measurements, which are short or measure
+        something themselves, are left out.
         """
         known, seconds = {row.script for row in self.rows}, 0.0
         for job in jobs:
             script = Path(str(job.rule.script or "")).stem
             if script in known:
-                seconds += self._found(script, dict(job.wildcards.items()))[1]
+                seconds += self._found(script, dict(job.wildcards.items()))[2]
         if not seconds:
             return ""
         hours, minutes = seconds / 3600, max(1, round(seconds / 60))
         amount = f"{minutes} core minute{'s' * (minutes > 1)}"
         if hours >= 1.0:
             amount = f"{hours:,.0f} core hours" if hours >= 20.0 else f"{hours:.1f} core hours"
-        return f"at most about {amount}, by the slowest measured jobs of their kinds"
+        return f"about {amount} by measured ones"
 
 
 def doubling(mib: int, minutes: int) -> dict[str, Amount]:
@@ -227,7 +228,8 @@ def read(path: Path = TABLE) -> tuple[Measured, ...]:
     found = []
     for number, row in enumerate(rows, start=2):
         try:
-            amounts = int(row["jobs"]), float(row["mib"]), float(row["cpu_seconds"])
+            mib, most, mean = (float(row[name]) for name in Measured._fields[4:])
+            amounts = int(row["jobs"]), mib, most, mean
             ok = tuple(row) == Measured._fields and row["scale"] in SCALES and min(amounts) > 0
         except (KeyError, TypeError, ValueError):
             ok = False
@@ -251,22 +253,28 @@ def measured(config: Config, folder: Path) -> list[Measured]:
             continue  # id removed from config.yaml
         took = job["peak_mib"], job["cpu_seconds"]
         taken.setdefault((job["script"], key, job["scale"]), []).append(took)
-    kinds = taken.items()
-    return [Measured(*kind, len(jobs), *map(max, zip(*jobs, strict=True))) for kind, jobs in kinds]
+    found = []
+    for kind, jobs in taken.items():
+        mib, seconds = zip(*jobs, strict=True)
+        mean = round(sum(seconds) / len(jobs), 2)
+        found.append(Measured(*kind, len(jobs), max(mib), max(seconds), mean))
+    return found
 
 
 def update(table: Path, config: Config, folder: Path, *, replace: bool = False) -> int:
     """Merge the costs of a run into a table; return the number of rows that come from this run.
 
     Rows of kinds and scales that did not run stay. A kind that the table has keeps the larger
-    figures, since a run may have had few jobs of it; `replace` takes those of the run.
+    figures and the mean of more jobs, since a run may have had few of it; `replace` takes those of
+    the run.
     """
     new = measured(config, folder)
     rows = {row[:3]: row for row in (read(table) if table.exists() else ())}
     for row in new:
         before = row if replace else rows.get(row[:3], row)
-        jobs, mib = max(row.jobs, before.jobs), max(row.mib, before.mib)
-        rows[row[:3]] = Measured(*row[:3], jobs, mib, max(row.cpu_seconds, before.cpu_seconds))
+        mib, most = max(row.mib, before.mib), max(row.cpu_seconds, before.cpu_seconds)
+        more = max(row, before, key=lambda one: one.jobs)
+        rows[row[:3]] = Measured(*row[:3], more.jobs, mib, most, more.mean_seconds)
     ordered = sorted(rows.values(), key=lambda r: (r.script, r.key, SCALES.index(r.scale)))
     write_rows(table, Measured._fields, [row._asdict() for row in ordered])
     return len(new)

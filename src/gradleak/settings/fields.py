@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -62,21 +62,36 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+# From least to most: minutes, hours, a weekend without a GPU, the papers' own amounts.
+Scale = Literal["smoke", "laptop", "night", "paper"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
+
+
 class ByScale(Section):
-    """An amount at each scale."""
+    """An amount at each scale; without one for ``night``, that of ``laptop`` holds there."""
 
     smoke: Count
     laptop: Count
+    night: Count | None = None
     paper: Count
+
+    def at(self, scale: str) -> int:
+        """The amount at a scale."""
+        return int(_at(self.model_dump(), scale))
+
+
+def _at(amounts: Mapping[str, Any], scale: str) -> Any:
+    found = amounts.get(scale)
+    return amounts.get("laptop") if found is None and scale == "night" else found
 
 
 def at_scale(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Validation context: scale and amounts; invalid ones, which fields report, are replaced."""
     scale = raw.get("scale")
-    scale = scale if scale in tuple(ByScale.model_fields) else "laptop"
+    scale = scale if scale in SCALES else "laptop"
     named, amounts = raw.get("scales"), {}
     for name, value in named.items() if isinstance(named, Mapping) else ():
-        number = value.get(scale) if isinstance(value, Mapping) else value
+        number = _at(value, scale) if isinstance(value, Mapping) else value
         amounts[name] = number if type(number) is int and 0 < number <= MOST else 1
     return {"scale": scale, "scales": amounts}
 
@@ -111,7 +126,7 @@ class _AtScale:
         if isinstance(value, ByScale):
             if context["scale"] is None:
                 raise ValueError("only config files have scales; give a number")
-            value = int(getattr(value, context["scale"]))
+            value = value.at(context["scale"])
         elif isinstance(value, str) and value not in context["scales"]:
             raise _complaint(undefined(value, context["scales"]))
         number = context["scales"][value] if isinstance(value, str) else value

@@ -110,7 +110,8 @@ class Results:
         """Number of single-image gradients that a client samples."""
         tables = self.entries["tables"].values()
         (samples,) = [entry.samples for entry in tables if wildcards.model in entry.compared]
-        return int(getattr(samples, self.config.scale))
+        assert samples is not None
+        return samples.at(self.config.scale)
 
     def title(self, kind: str, name: str) -> str:
         """Title of a result, without the paper's title that it begins with."""
