@@ -54,7 +54,7 @@ def draw(table: pd.DataFrame, exponents: pd.DataFrame) -> Figure:
 
 def _labels(sizes: Sequence[int]) -> list[str]:
     """Labels of sizes, without those that the next one would cover."""
-    following = [*sizes[1:], math.inf]
+    following = [*sizes, math.inf][1:]
     return [
         f"{one:,}" if APART * one <= up else "" for one, up in zip(sizes, following, strict=True)
     ]

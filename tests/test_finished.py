@@ -84,7 +84,9 @@ def outcomes():
 
 def test_all_fields_come_back(tmp_path):
     Finished(tmp_path, lambda: "this").keep("part", outcomes())
-    found, error = Finished(tmp_path, lambda: "this").of("part")
+    again = Finished(tmp_path, lambda: "this")
+    found, error = again.of("part")
+    assert 0.0 < again.earlier < 100.0
     same(found, outcomes()[0])
     np.testing.assert_array_equal(found.fc_input, np.arange(4.0))
     assert found.counts == (3, 4) and str(error) == "no image"

@@ -45,8 +45,8 @@ def some_attack(method=None):
 
 
 def test_memory_and_time_double_with_each_attempt_and_short_jobs_get_minutes():
-    rows = [Measured("attack", "", "laptop", 3, 1000.0, 600.0, 500.0)]
-    needs = Resources(config(), [*rows, Measured("figure", "", "laptop", 1, 150.0, 2.0, 2.0)])
+    rows = [Measured("attack", "", "laptop", 3, 1000.0, 600.0, 500.0, 1.0)]
+    needs = Resources(config(), [*rows, Measured("figure", "", "laptop", 1, 150.0, 2.0, 2.0, 1.0)])
     assert needs.memory("attack", {}) == 1800
     assert [needs.memory("attack", {}, n) for n in (1, 2, 3)] == [1800, 3600, 7200]
     assert [needs.minutes("attack", {}, n) for n in (1, 2, 3)] == [30, 60, 120]
@@ -56,7 +56,7 @@ def test_memory_and_time_double_with_each_attempt_and_short_jobs_get_minutes():
 def test_jobs_of_one_kind_are_told_from_others_of_the_script():
     wildcards = some_attack()
     key = resources.key_of(config(), wildcards)
-    kinds = (key, 500.0, 60.0, 9.0), ("other large", 9000.0, 6000.0, 9.0)
+    kinds = (key, 500.0, 60.0, 9.0, 1.0), ("other large", 9000.0, 6000.0, 9.0, 1.0)
     rows = [Measured("attack", kind, "laptop", 1, *took) for kind, *took in kinds]
     assert Resources(config(), rows).memory("attack", wildcards) == 1200
     # A kind that no run had yet gets the most that any job of the script took.
@@ -67,7 +67,7 @@ def test_a_scale_that_was_not_measured_is_reckoned_from_a_smaller_one():
     wildcards = some_attack()
     at = {scale: config(scale) for scale in resources.SCALES}
     key = resources.key_of(at["laptop"], wildcards)
-    rows = [Measured("attack", key, "laptop", 1, 500.0, 600.0, 600.0)]
+    rows = [Measured("attack", key, "laptop", 1, 500.0, 600.0, 600.0, 1.0)]
     time, _ = resources.work(at["paper"], "attack", wildcards)
     before, _ = resources.work(at["laptop"], "attack", wildcards)
     assert time > before
@@ -76,10 +76,10 @@ def test_a_scale_that_was_not_measured_is_reckoned_from_a_smaller_one():
     assert ratio == pytest.approx(min(time / before, resources.MOST_MINUTES / 30), rel=0.02)
     # A score takes none of the attack's steps, and another kind's figures are not multiplied.
     assert resources.work(at["paper"], "score", wildcards)[0] < time
-    foreign = [Measured("attack", "other", "laptop", 1, 500.0, 600.0, 600.0)]
+    foreign = [Measured("attack", "other", "laptop", 1, 500.0, 600.0, 600.0, 1.0)]
     assert Resources(at["paper"], foreign).minutes("attack", wildcards) == 30
     # What is measured at the scale itself counts, whatever smaller scales say.
-    rows.append(Measured("attack", key, "paper", 1, 700.0, 900.0, 900.0))
+    rows.append(Measured("attack", key, "paper", 1, 700.0, 900.0, 900.0, 1.0))
     assert Resources(at["paper"], rows).minutes("attack", wildcards) == 45
 
 
@@ -88,18 +88,33 @@ def test_a_scale_that_was_not_measured_is_reckoned_from_a_smaller_one():
     [
         (20.0, "1 core minute"),
         (1200.0, "40 core minutes"),
-        (6e3, "3.3 core hours"),
-        (9e5, "500 core hours"),
+        (6000.0, "3.3 core hours"),
+        (9.18e5, "510 core hours"),
     ],
 )
 def test_the_time_of_all_jobs_is_told_without_those_that_were_not_measured(seconds, amount):
-    rows = [Measured("train", "small", "laptop", 2, 800.0, 1e9, seconds)]
-    training = SimpleNamespace(items=lambda: [("model", "rgap_fcn3")])
+    of = {"model": "rgap_fcn3", "training": "rgap_lenet"}
+    needs = Resources(config(), [])
+    done = float(resources.work(needs.config, "train", of)[0])
+    needs.rows = [Measured("train", "small", "laptop", 2, 800.0, 1e9, seconds, done)]
+    wildcards = SimpleNamespace(items=of.items)
     scripts = ["../scripts/train.py", "../scripts/train.py", "../scripts/photo.py", None]
-    jobs = [SimpleNamespace(rule=SimpleNamespace(script=s), wildcards=training) for s in scripts]
-    needs = Resources(config(), rows)
-    assert needs.ahead(jobs) == f"about {amount} by measured ones"
+    jobs = [SimpleNamespace(rule=SimpleNamespace(script=s), wildcards=wildcards) for s in scripts]
+    assert needs.ahead(jobs) == f"about {amount}, as jobs measured before tell"
     assert needs.ahead(jobs[2:]) == ""
+
+
+def test_jobs_take_as_long_as_their_work_and_not_as_searches_that_ended_early():
+    wildcards = some_attack()
+    at = {scale: config(scale) for scale in ("laptop", "paper")}
+    key = resources.key_of(at["laptop"], wildcards)
+    done = float(resources.work(at["laptop"], "attack", wildcards)[0])
+    rows = [Measured("attack", key, "laptop", 9, 500.0, 900.0, 101.5, done / 2)]
+    rows.append(Measured("attack", key, "night", 9, 500.0, 900.0, 1.6, done))
+    assert Resources(at["laptop"], rows)._expected("attack", wildcards) == pytest.approx(201.5)
+    more = resources.work(at["paper"], "attack", wildcards)[0] / done
+    expected = Resources(at["paper"], rows)._expected("attack", wildcards)
+    assert more > 2 and expected == pytest.approx(1.5 + 200.0 * more)
 
 
 def test_linear_systems_request_what_their_sizes_say(monkeypatch):
@@ -109,7 +124,7 @@ def test_linear_systems_request_what_their_sizes_say(monkeypatch):
     # Refused, for its windows leave pixels out.
     assert limits.solving_bytes(replace(shape(224), stride=(5, 5))) == 0
     wildcards = some_attack("rgap")
-    rows = [Measured("attack", "rgap small", "laptop", 1, 100.0, 1.0, 1.0)]
+    rows = [Measured("attack", "rgap small", "laptop", 1, 100.0, 1.0, 1.0, 1.0)]
     plain = Resources(config(), rows).memory("attack", wildcards)
     monkeypatch.setattr(limits, "solving_bytes", lambda _: large)
     asked = Resources(config(), rows).memory("attack", wildcards)
@@ -140,10 +155,16 @@ def test_work_grows_with_images_seeds_steps_and_sides():
     wildcards = some_attack()
     raw, before = RAW, resources.work(config(), "attack", wildcards)
     count = raw["targets"][raw["experiments"][wildcards["experiment"]]["targets"]]["count"]
-    for name in (count, raw["attacks"][wildcards["attack"]]["iterations"]):
+    entry = raw["attacks"][wildcards["attack"]]
+
+    def ratios():
+        now = resources.work(gradleak_config.load({**raw, "scale": "laptop"}), "attack", wildcards)
+        return tuple(one / other for one, other in zip(now, before, strict=True))
+
+    for name, factor in ((count, 1), (entry["images"], 3), (entry["iterations"], 9)):
+        # More targets are no more work until the attack takes more of them.
         raw = changed(raw, f"scales.{name}.laptop", raw["scales"][name]["laptop"] * 3)
-    after = resources.work(gradleak_config.load({**raw, "scale": "laptop"}), "attack", wildcards)
-    assert (after[0] / before[0], after[1] / before[1]) == (9, 1)
+        assert ratios() == (factor, 1)
 
 
 def run_of(tmp_path, rows):
@@ -161,7 +182,7 @@ def sidecar(folder, name, **changes):
 
 
 def test_the_table_takes_the_most_of_each_kind_and_keeps_what_did_not_run(tmp_path):
-    folder, table = run_of(tmp_path, "attack,old,smoke,2,100,5,4\nfigure,,laptop,1,1,1,1\n")
+    folder, table = run_of(tmp_path, "attack,old,smoke,2,100,5,4,9\nfigure,,laptop,1,1,1,1,1\n")
     sidecar(folder, "one")
     sidecar(folder, "two", peak_mib=200.0)  # a second output of the same job
     sidecar(folder, "three", rule="figure", script="figure", wildcards={}, peak_mib=90.0)
@@ -169,24 +190,27 @@ def test_the_table_takes_the_most_of_each_kind_and_keeps_what_did_not_run(tmp_pa
     sidecar(folder, "gone", wildcards={"model": "no_longer_there"})
     assert resources.update(table, config(), folder, replace=True) == 2
     key = resources.key_of(config(), some_attack())
+    work, _ = resources.work(config(), "attack", some_attack())
     assert table.read_text().splitlines()[1:] == [
-        f"attack,{key},laptop,1,200,30,30",
-        "attack,old,smoke,2,100,5,4",
-        "figure,,laptop,2,300,40,35",
+        f"attack,{key},laptop,1,200,30,30,{work}",
+        "attack,old,smoke,2,100,5,4,9",
+        "figure,,laptop,2,300,40,35,1",
     ]
 
 
 def test_a_run_of_few_jobs_does_not_lower_the_table(tmp_path):
-    folder, table = run_of(tmp_path, "figure,,laptop,5,400,2,1\n")
+    folder, table = run_of(tmp_path, "figure,,laptop,5,400,2,1,1\n")
     sidecar(folder, "one", rule="figure", script="figure", wildcards={})
     assert resources.update(table, config(), folder) == 1
-    assert table.read_text().splitlines()[1:] == ["figure,,laptop,5,400,30,1"]
+    assert table.read_text().splitlines()[1:] == ["figure,,laptop,5,400,30,1,1"]
 
 
 def test_a_bad_table_is_named_with_its_line(tmp_path):
-    for n, line in enumerate(("huge,1,1,1,1", "smoke,1,x,1,1", "smoke,0,1,1,1", "smoke,1,1,1")):
+    for n, line in enumerate(
+        ("huge,1,1,1,1,1", "smoke,1,x,1,1,1", "smoke,0,1,1,1,1", "smoke,1,1,1,1")
+    ):
         (tmp_path / str(n)).mkdir()
-        _, table = run_of(tmp_path / str(n), f"figure,,smoke,1,1,1,1\nattack,,{line}\n")
+        _, table = run_of(tmp_path / str(n), f"figure,,smoke,1,1,1,1,1\nattack,,{line}\n")
         with pytest.raises(ArtifactError, match=r"resources\.csv, line 3: expected .*python -m"):
             resources.read(table)
 

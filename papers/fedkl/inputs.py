@@ -48,7 +48,8 @@ def random_keys(writer: Writer, files: Files, words: Words) -> Made:
     Networks on larger images, whose passes take longest, get one draw of the random key.
     """
     paths, config, curves = writer.paths, writer.config, writer.curves
-    draws = int(getattr(writer.entry.samples, config.scale))
+    assert writer.entry.samples is not None
+    draws = writer.entry.samples.at(config.scale)
     files = {
         "data": [paths.dataset_of(one["training"]) for one in curves],
         "locked": [writer.trained(one) for one in curves],

@@ -116,8 +116,6 @@ rule attack:
         device=ASK.attack_device,
         code=ASK.method_code("attacks", "attack", "gradleak.attacks.runner"),
         software=SOFTWARE,
-        # Not an output: what a killed job leaves there is where the next one goes on.
-        finished=PATHS.reconstruction.replace(".safetensors", ".finished"),
     message:
         "Attack {wildcards.attack} on {wildcards.model}"
         " ({wildcards.experiment}, defence {wildcards.defence})"

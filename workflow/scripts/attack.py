@@ -22,10 +22,11 @@ with job(snakemake) as log:
     def identity():
         """Inputs, settings and code, of which what was finished has to be."""
         files = [job_records.checksum(path) for path in snakemake.input]
-        how = [dict(settings), params.device, params.code, params.software]
+        how = [dict(settings), params.device, snakemake.threads, params.code, params.software]
         return json.dumps([files, how], sort_keys=True, default=str)
 
-    finished = Finished(Path(params.finished), identity)
+    # Not an output: what a killed job leaves there is where the next one goes on.
+    finished = Finished(Path(snakemake.output.images).with_suffix(".finished"), identity)
     if first:
         begin = initialization.FromReconstruction(first[0], settings.get("answer", "answer"))
     if own_images:

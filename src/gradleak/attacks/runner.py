@@ -132,10 +132,11 @@ def attack_all(
         for _, group in groupby(todo, key=lambda run: run[0].chain.name):
             runs = list(group)
             for some in [runs] if isinstance(attack, ManyAttack) else [[run] for run in runs]:
-                begin = time.perf_counter()
+                begin, earlier = time.perf_counter(), finished.earlier if finished else 0.0
                 with bar.doing(len(some)):
                     found = _attack(attack, some, todo.broken)
-                seconds = (time.perf_counter() - begin) / len(some)
+                seconds = time.perf_counter() - begin
+                seconds = (seconds + (finished.earlier - earlier if finished else 0.0)) / len(some)
                 for run, answer in zip(some, found, strict=True):
                     out.add(run, answer, (todo.seeds, todo.images), seconds)
     return out

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -35,14 +36,14 @@ MEDIUM, LARGE = 1_000_000, 30_000_000
 # machines and other loads take more.
 MARGIN_MIB, MARGIN, PATIENCE = 500, 1.25, 3
 LEAST_MINUTES = 5
-UNMEASURED = 2000.0, 600.0, 60.0  # MiB, seconds and their mean, of a script without measurements
+UNMEASURED = 2000.0, 600.0  # MiB and seconds of a script without measurements
 # Cost of importing PyTorch, independent of the work: MiB and seconds.
 IMPORTS_MIB, IMPORTS_SECONDS = 350, 1.5
 # Limits of a first attempt: a large node, two days. At paper scale many CPU jobs exceed them and
 # need a GPU; training runs resume.
 MOST_MIB, MOST_MINUTES = 128_000, 2_880
 # Amounts of an entry of `attacks` that lengthen a job.
-STEPS = ("starts", "iterations", "generations", "images")
+STEPS = ("starts", "iterations", "generations")
 
 Amount = Callable[[Any, int], int]
 
@@ -58,7 +59,9 @@ class Measured(NamedTuple):
     mib: float  # highest peak of resident memory, MiB
     # most CPU time, imports included; unlike wall time independent of other load on the machine
     cpu_seconds: float
-    mean_seconds: float  # of all jobs, which tells how long many of them take
+    # Mean CPU time and work of all jobs, which tell how long many of them take.
+    mean_seconds: float
+    mean_work: float
 
 
 def parameters(config: Config, model: str) -> int:
@@ -100,7 +103,11 @@ def work(config: Config, script: str, wildcards: Mapping[str, str]) -> tuple[int
     if "experiment" in wildcards:
         experiment = config.experiments[wildcards["experiment"]]
         chosen = config.targets[experiment.targets]
-        time *= _product(chosen, "count") * experiment.seeds
+        count = _product(chosen, "count")
+        if script == "attack" and "attack" in wildcards:
+            most = getattr(config.attacks[wildcards["attack"]], "images", None)
+            count = min(count, most or count)
+        time *= count * experiment.seeds
         batch = chosen.batch
     if "targets" in wildcards:
         chosen = config.targets[wildcards["targets"]]
@@ -141,35 +148,53 @@ class Resources:
     def __init__(self, config: Config, rows: Iterable[Measured] | None = None) -> None:
         self.config = config
         self.rows = list(read() if rows is None else rows)
-        self.known: dict[Any, tuple[float, ...]] = {}
+        self.known: dict[Any, tuple[float, float]] = {}
 
-    def _most(self, script: str, key: str | None, scale: str) -> tuple[float, ...] | None:
-        """Most MiB, seconds and mean seconds of the jobs of a kind (of all if `key` is None)."""
+    def _most(self, script: str, key: str | None, scale: str) -> tuple[float, float] | None:
+        """Most MiB and seconds of the jobs of a kind (of all kinds if `key` is None)."""
         rows = [r for r in self.rows if (r.script, r.scale) == (script, scale)]
-        costs = [(r.mib, r.cpu_seconds, r.mean_seconds) for r in rows if key in (None, r.key)]
-        return tuple(map(max, zip(*costs, strict=True))) if costs else None
+        rows = [r for r in rows if key in (None, r.key)]
+        return (max(r.mib for r in rows), max(r.cpu_seconds for r in rows)) if rows else None
 
-    def _found(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, ...]:
+    def _found(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, float]:
         job = script, tuple(sorted(wildcards.items()))
         if job not in self.known:
-            mib, *seconds = self._find(script, wildcards)
-            self.known[job] = max(mib, solving_mib(self.config, wildcards)), *seconds
+            mib, seconds = self._find(script, wildcards)
+            self.known[job] = max(mib, solving_mib(self.config, wildcards)), seconds
         return self.known[job]
 
-    def _find(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, ...]:
+    def _scales(self) -> list[str]:
+        """Scales whose jobs tell of this one's: itself and smaller ones, the largest first.
+
+        Searches at scale night end early, so that they do not tell of others.
+        """
+        upto = SCALES[: SCALES.index(self.config.scale) + 1]
+        return [one for one in reversed(upto) if one in (self.config.scale, "laptop", "smoke")]
+
+    def _find(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, float]:
         """Jobs of this kind at the nearest scale, scaled by work; else the most of the script."""
-        scales = list(reversed(SCALES[: SCALES.index(self.config.scale) + 1]))
-        for scale in scales:
+        for scale in self._scales():
             there = self.config.at(scale)
             if most := self._most(script, key_of(there, wildcards), scale):
-                mib, *taken = most
+                mib, seconds = most
                 now, then = (work(at, script, wildcards) for at in (self.config, there))
                 longer, larger = (max(1, one / other) for one, other in zip(now, then, strict=True))
                 return (
                     mib + max(0, mib - IMPORTS_MIB) * (larger - 1),
-                    *(one + max(0, one - IMPORTS_SECONDS) * (longer - 1) for one in taken),
+                    seconds + max(0, seconds - IMPORTS_SECONDS) * (longer - 1),
                 )
-        return next(filter(None, (self._most(script, None, scale) for scale in scales)), UNMEASURED)
+        of_all = (self._most(script, None, scale) for scale in self._scales())
+        return next(filter(None, of_all), UNMEASURED)
+
+    def _expected(self, script: str, wildcards: Mapping[str, str]) -> float:
+        """CPU seconds of a job if it works as fast as those of its kind did."""
+        for scale in self._scales():
+            key = key_of(self.config.at(scale), wildcards)
+            for row in self.rows:
+                if row[:3] == (script, key, scale):
+                    longer = work(self.config, script, wildcards)[0] / row.mean_work
+                    return IMPORTS_SECONDS + max(0.0, row.mean_seconds - IMPORTS_SECONDS) * longer
+        return 0.0
 
     def __call__(self, script: str) -> dict[str, Amount]:
         """Resources of a rule whose jobs run `script`, as functions of wildcards and attempt."""
@@ -195,21 +220,22 @@ class Resources:
     def ahead(self, jobs: Iterable[Any]) -> str:
         """CPU time that jobs of Snakemake may take, as words; empty if none of them was measured.
 
-        Each counts as the mean of its kind. Those without measurements, which are short or measure
-        something themselves, are left out.
+        Each works as fast as those of its kind did. Those without measurements, which are short or
+        measure something themselves, are left out.
         """
-        known, seconds = {row.script for row in self.rows}, 0.0
+        seconds = 0.0
         for job in jobs:
             script = Path(str(job.rule.script or "")).stem
-            if script in known:
-                seconds += self._found(script, dict(job.wildcards.items()))[2]
+            seconds += self._expected(script, dict(job.wildcards.items()))
         if not seconds:
             return ""
         hours, minutes = seconds / 3600, max(1, round(seconds / 60))
         amount = f"{minutes} core minute{'s' * (minutes > 1)}"
         if hours >= 1.0:
-            amount = f"{hours:,.0f} core hours" if hours >= 20.0 else f"{hours:.1f} core hours"
-        return f"about {amount} by measured ones"
+            # Two digits; no estimate is better.
+            amount = f"{int(float(f'{hours:.2g}')):,}" if hours >= 10.0 else f"{hours:.1f}"
+            amount += " core hours"
+        return f"about {amount}, as jobs measured before tell"
 
 
 def doubling(mib: int, minutes: int) -> dict[str, Amount]:
@@ -228,8 +254,8 @@ def read(path: Path = TABLE) -> tuple[Measured, ...]:
     found = []
     for number, row in enumerate(rows, start=2):
         try:
-            mib, most, mean = (float(row[name]) for name in Measured._fields[4:])
-            amounts = int(row["jobs"]), mib, most, mean
+            mib, most, mean, total = (float(row[name]) for name in Measured._fields[4:])
+            amounts = int(row["jobs"]), mib, most, mean, total
             ok = tuple(row) == Measured._fields and row["scale"] in SCALES and min(amounts) > 0
         except (KeyError, TypeError, ValueError):
             ok = False
@@ -244,20 +270,21 @@ def read(path: Path = TABLE) -> tuple[Measured, ...]:
 
 def measured(config: Config, folder: Path) -> list[Measured]:
     """Maximum cost of each kind of job, from the sidecars in a folder."""
-    taken: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    taken: dict[tuple[str, str, str], list[tuple[float, float, float]]] = {}
     for job in job_records.jobs(folder):
         at = config.at(job["scale"])
         try:
             key = key_of(at, job["wildcards"])
         except KeyError:
             continue  # id removed from config.yaml
-        took = job["peak_mib"], job["cpu_seconds"]
+        amount = float(work(at, job["script"], job["wildcards"])[0])
+        took = job["peak_mib"], job["cpu_seconds"], amount
         taken.setdefault((job["script"], key, job["scale"]), []).append(took)
     found = []
     for kind, jobs in taken.items():
-        mib, seconds = zip(*jobs, strict=True)
-        mean = round(sum(seconds) / len(jobs), 2)
-        found.append(Measured(*kind, len(jobs), max(mib), max(seconds), mean))
+        mib, seconds, works = zip(*jobs, strict=True)
+        means = round(fmean(seconds), 2), round(fmean(works))
+        found.append(Measured(*kind, len(jobs), max(mib), max(seconds), *means))
     return found
 
 
@@ -274,7 +301,7 @@ def update(table: Path, config: Config, folder: Path, *, replace: bool = False) 
         before = row if replace else rows.get(row[:3], row)
         mib, most = max(row.mib, before.mib), max(row.cpu_seconds, before.cpu_seconds)
         more = max(row, before, key=lambda one: one.jobs)
-        rows[row[:3]] = Measured(*row[:3], more.jobs, mib, most, more.mean_seconds)
+        rows[row[:3]] = more._replace(mib=mib, cpu_seconds=most)
     ordered = sorted(rows.values(), key=lambda r: (r.script, r.key, SCALES.index(r.scale)))
     write_rows(table, Measured._fields, [row._asdict() for row in ordered])
     return len(new)

@@ -299,7 +299,7 @@ class FirstOrder(Search):
     # Share of the iterations after which a run goes on at its next rate, or ends, if these lowered
     # its lowest objective by less than 1 %; 0: it takes all. By default 0.1 at scale night, else 0.
     patience: Annotated[float, Field(ge=0, le=1), BeforeValidator(_of_scale)] = Field(
-        default=None, validate_default=True
+        default=None, validate_default=True, json_schema_extra={"default": 0.0}
     )
 
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:

@@ -179,10 +179,10 @@ class Damped:
         if problem.precondition:
             chain = problem.network.chain
             if self._matrix is None or (fresh and self._is_old(chain)):
+                self._matrix = self._inverse = None  # not two of them at a time
                 self._matrix, self._since = normal_matrix(at, problem.weights, depth(chain)), 0
-                self._inverse = None
             if self._inverse is None or not serves(self._inverse, damping):
-                self._inverse = None  # not two of them at a time
+                self._inverse = None
                 self._inverse = Preconditioner(self._matrix, damping)
             precondition = self._inverse
         shape = at.images.shape

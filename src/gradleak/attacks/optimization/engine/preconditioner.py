@@ -114,16 +114,16 @@ class Preconditioner:
     def __init__(self, matrix: Tensor, damping: float) -> None:
         diagonal = matrix.diagonal()
         self.unknowns, self.least = len(matrix), LEAST * float(diagonal.max())
-        self.damping = raised = max(damping, self.least)
+        self.damping = max(damping, self.least)
         for _ in range(RAISES):
             damped = matrix.clone()
-            damped.diagonal().add_(raised)
+            damped.diagonal().add_(self.damping)
             self._factor, info = torch.linalg.cholesky_ex(damped)
             if not int(info):
                 return
-            raised *= 10.0
+            self.damping *= 10.0
         # Last resort: the diagonal, which always has a factor.
-        self._factor = torch.diag((diagonal.clamp(min=0.0) + raised).sqrt())
+        self._factor = torch.diag((diagonal.clamp(min=0.0) + self.damping).sqrt())
 
     def ratio(self, damping: float) -> float:
         """Bound on the condition number that this factor leaves of one of another damping."""
