@@ -10,7 +10,8 @@ import numpy as np
 from pydantic import PositiveFloat
 
 from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.attacks.optimization.optimization_attack import FirstOrder, Lock, Share, variation
+from gradleak.attacks.optimization.first_order import FirstOrder
+from gradleak.attacks.optimization.optimization_attack import Lock, Share, variation
 from gradleak.models.chain import Chain
 from gradleak.runtime.progress import progress
 from gradleak.settings.fields import AmountOrName, Hidden

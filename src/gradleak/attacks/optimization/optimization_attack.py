@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo
+from pydantic import Field, PrivateAttr
 
 from gradleak.attacks.base import AttackerView, ManyAttack, Outcome, Reconstruction
 from gradleak.attacks.label_inference import class_of, contradiction
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from gradleak.attacks.finished import Finished
     from gradleak.attacks.keylock import Opening
     from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients
-    from gradleak.attacks.optimization.engine.course import Course
     from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
     from gradleak.attacks.optimization.engine.search_batch import Members
 
@@ -37,9 +36,6 @@ Lock = Literal["guess", "fit"]
 Share = Annotated[float, Field(ge=0)]
 # Number of objective values kept for each run.
 MOMENTS = 100
-# Share of a first-order search's iterations without progress after which it ends at scale night:
-# `python -m benchmarks.patience` lost at most 0.9 dB on an image by it.
-NIGHT = 0.1
 
 
 class Search(ManyAttack):
@@ -284,52 +280,6 @@ class Ready:
     logits: np.ndarray  # dummy logits (S, K, outputs)
     seeds: Sequence[tuple[int, int]]  # the view's seed and the restart's number
     opening: Opening
-
-
-def _of_scale(value: Any, info: ValidationInfo) -> Any:
-    """Patience without a value of its own: some at scale ``night``, none at others."""
-    if value is not None:
-        return value
-    return NIGHT if info.context and info.context["scale"] == "night" else 0.0
-
-
-class FirstOrder(Search):
-    """A search of a given number of first-order steps at most, whose best point counts."""
-
-    # Share of the iterations after which a run goes on at its next rate, or ends, if these lowered
-    # its lowest objective by less than 1 %; 0: it takes all. By default 0.1 at scale night, else 0.
-    patience: Annotated[float, Field(ge=0, le=1), BeforeValidator(_of_scale)] = Field(
-        default=None, validate_default=True, json_schema_extra={"default": 0.0}
-    )
-
-    def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
-        """See `Search.search`; the members of each part at once."""
-        out: list[Reconstruction] = []
-        with progress(len(members), "searches") as bar:
-            for part in self._parts(members):
-                with bar.doing(part.stop - part.start):
-                    out += self._search(members.select(part), views[part])
-        return out
-
-    def _parts(self, members: Members) -> Sequence[slice]:
-        return members.parts()
-
-    @abstractmethod
-    def _search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
-        """Optimise members at once."""
-
-    def answers(self, members: Members, course: Course, images: Tensor) -> list[Reconstruction]:
-        """Reconstructions at the best points of a course that ended, whose images are `images`."""
-        return self.reconstructions(
-            members,
-            images,
-            course.final("logits"),
-            course.traces(),
-            stop=course.stop,
-            failure=[self.failure(one) for one in course.final("distance").tolist()],
-            loss=course.final("value").tolist(),
-            evaluations=course.steps.tolist(),
-        )
 
 
 def known_labels(view: AttackerView) -> tuple[int, ...]:
