@@ -1,4 +1,4 @@
-"""What a search has finished, kept until all of it is, so that a job that was cut off goes on."""
+"""Finished parts of a search, kept until all of it is done: a job that was cut off goes on."""
 
 from __future__ import annotations
 
