@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -145,15 +145,17 @@ def _searched(members: Members, settings: Settings) -> Minimum:
 
     from gradleak.attacks.optimization.engine.lbfgs import minimise
 
-    active = members
+    active, width = members, 0
+    evaluated: list[Callable[[Tensor], tuple[Tensor, Tensor]]] = []
 
     def distance(x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        nonlocal active
+        nonlocal active, width, evaluated
         # Members only ever leave, so equal numbers mean equal members.
-        if len(ids) != len(active):
-            active = members.select(ids)
-        found = [_distance(x[part], active.select(part)) for part in active.parts()]
-        values, gradients = zip(*found, strict=True)
+        if (len(ids), x.shape[1]) != (len(active), width):
+            active, width = members.select(ids), x.shape[1]
+            evaluated = [_at(active.select(part)) for part in active.parts()]
+        parts = zip(active.parts(), evaluated, strict=True)
+        values, gradients = zip(*(one(x[part]) for part, one in parts), strict=True)
         return torch.cat(values), torch.cat(gradients)
 
     start = members.starts.flatten(1)
@@ -169,6 +171,23 @@ def _searched(members: Members, settings: Settings) -> Minimum:
         start, active = torch.cat((lead.x, members.scaling), 1), members
         with bar.doing(left):
             return lead.then(minimise(distance, start, replace(settings, evaluations=left)))
+
+
+def _at(members: Members) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """Function `_distance` of these members, whose kernels an accelerator may launch at once."""
+    from gradleak.attacks.optimization.engine.module_gradients import ModuleGradients
+    from gradleak.attacks.optimization.engine.replay import Replayed
+
+    if isinstance(members.network, ModuleGradients):
+        return lambda x: _distance(x, members)
+    step = Replayed(lambda x: _distance(x, members))
+
+    def evaluated(x: Tensor) -> tuple[Tensor, Tensor]:
+        value, slope = step(members.network.device, x)
+        assert value is not None and slope is not None
+        return value, slope
+
+    return evaluated
 
 
 def _distance(x: Tensor, members: Members) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gradleak.attacks.optimization.engine.distances import Regressed
-    from gradleak.attacks.optimization.engine.generators import Layout
+    from gradleak.attacks.optimization.engine.generators import Fitted, Generators, Layout
+    from gradleak.attacks.optimization.engine.replay import Replayed
     from gradleak.attacks.optimization.engine.search_batch import Members
 
 # Random stream of the generators, separate from that of the initial images.
@@ -100,7 +101,6 @@ class Grnn(FirstOrder):
 
         from gradleak.attacks.optimization.engine import generators as engine
         from gradleak.attacks.optimization.engine.course import Course
-        from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
         from gradleak.attacks.optimization.engine.search_batch import Best
 
         everyone, layout = members, self._layout(members)
@@ -113,19 +113,53 @@ class Grnn(FirstOrder):
         best = Best(members.scale, nothing, torch.zeros_like(members.logits))
         lock = None if members.scaling is None else engine.Fitted(members.scaling)
         course = Course(best, [self.rate] * self.iterations, self.patience)
-        square, distance, low, width = *self._compared(members), lows, widths
+        low, width = lows, widths
+        step = self._step(members, generators, lock, low, width)
         for _ in progress(range(self.iterations), "steps"):
+            value, squared, pixels, logits = step(place[0])
+            assert value is not None and squared is not None
+            assert pixels is not None and logits is not None
+            best.offer(value, squared, pixels, logits)
+            if (rows := course.tell(value, "iterations done")) is None:
+                continue
+            if not bool(rows.any()):
+                break
+            generators.keep(rows)
+            if lock is not None:
+                lock.keep(rows)
+            members, low, width = members.select(rows), low[rows], width[rows]
+            step = self._step(members, generators, lock, low, width)
+        return self.answers(everyone, course, lows + widths * course.final("images"))
+
+    def _step(
+        self,
+        members: Members,
+        generators: Generators,
+        lock: Fitted | None,
+        low: Tensor,
+        width: Tensor,
+    ) -> Replayed:
+        """A step of all generators, and of γ and β of a lock if they are fitted.
+
+        It returns objectives (M,), squared distances (M,), pixels in 0..1 and logits.
+        """
+        import torch
+
+        from gradleak.attacks.optimization.engine.replay import Replayed
+        from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
+
+        square, distance = self._compared(members)
+        network = members.network
+        assert isinstance(network, BranchGradients)
+
+        def move() -> tuple[Tensor | None, ...]:
             pixels, logits = generators()
             labels = logits.detach() if members.labels is None else members.labels
-            known = members.network
-            assert isinstance(known, BranchGradients)
-            known = known if lock is None else known.with_scaling(lock.value)
+            known = network if lock is None else network.with_scaling(lock.value)
             value, down, in_logits, in_scaling = known.descend_scaling(
                 low + width * pixels.detach(), labels, distance, members.scale
             )
             rough = self.tv * (2.0 * variation(pixels, torch.square))
-            value = value + square * rough.detach()
-            best.offer(value, distance.squared, pixels.detach(), logits.detach())
             outputs = [pixels, rough]
             slopes = [down * (width / square[:, None, None, None, None]), torch.ones_like(rough)]
             if in_logits is not None:
@@ -135,16 +169,10 @@ class Grnn(FirstOrder):
             generators.step(self.rate, self.momentum)
             if lock is not None:
                 lock.step(in_scaling / square[:, None], self.rate, self.momentum)
-            if (rows := course.tell(value, "iterations done")) is None:
-                continue
-            if not bool(rows.any()):
-                break
-            generators.keep(rows)
-            if lock is not None:
-                lock.keep(rows)
-            members, low, width = members.select(rows), low[rows], width[rows]
-            square, distance = self._compared(members)
-        return self.answers(everyone, course, lows + widths * course.final("images"))
+            value = value + square * rough.detach()
+            return value, distance.squared, pixels.detach(), logits.detach()
+
+        return Replayed(move)
 
     def _compared(self, members: Members) -> tuple[Tensor, Regressed]:
         """Squares of scales, and the distance from members' gradients.

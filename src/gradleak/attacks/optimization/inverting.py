@@ -190,8 +190,10 @@ class CosineSearch(FirstOrder):
 
         if isinstance(network, ModuleGradients) and members.scaling is not None:
             return surrogate
-        if not isinstance(network, BranchGradients):
+        if isinstance(network, ModuleGradients):
             return differentiated
+        if not isinstance(network, BranchGradients):
+            return self._replayed(differentiated, network)
         branches, matched = network, Cosine(members.targets, compared)
 
         def written(x: Tensor, scaling: Tensor | None) -> Value:
@@ -203,7 +205,23 @@ class CosineSearch(FirstOrder):
             slope = down + torch.autograd.grad(rough.sum(), x)[0]
             return cosine, cosine + rough.detach(), slope, moved
 
-        return written
+        return self._replayed(written, network)
+
+    def _replayed(
+        self, objective: Objective, network: ChainGradients | BranchGradients
+    ) -> Objective:
+        """An objective whose kernels an accelerator may launch at once."""
+        from gradleak.attacks.optimization.engine.replay import Replayed
+
+        step = Replayed(lambda x, *moved: objective(x, moved[0] if moved else None))
+
+        def evaluated(x: Tensor, moved: Tensor | None) -> Value:
+            given = (x,) if moved is None else (x, moved)
+            cosine, value, slope, in_moved = step(network.device, *given)
+            assert cosine is not None and value is not None and slope is not None
+            return cosine, value, slope, in_moved
+
+        return evaluated
 
     def _apart(self, network: object) -> Tensor | float:
         """Weighted distance from known statistics of norms; 0 if they are not used."""

@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from gradleak.models.losses import OF_CLASSES, RAW
 
@@ -20,7 +19,9 @@ def output_gradient(
         if dummy:
             truth = torch.softmax(labels, 2)
         else:
-            truth = functional.one_hot(labels.long(), output.shape[2]).to(output.dtype)
+            # `one_hot` would ask the device for the largest label.
+            classes = torch.arange(output.shape[2], device=output.device)
+            truth = (labels.unsqueeze(2) == classes).to(output.dtype)
         guess = torch.softmax(output, 2) if loss != RAW else torch.zeros_like(output)
         found = guess - truth
     elif dummy:
