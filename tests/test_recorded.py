@@ -9,6 +9,7 @@ import pytest
 from claims_synthetic import FILE, ROOT, changed, copa_scores, index_rows, security_rows
 from conftest import sentence
 from gradleak.claims import recorded, tally
+from gradleak.claims.outcome import VERDICTS
 from gradleak.errors import ArtifactError
 from gradleak.runtime.zipped import write_zip
 
@@ -91,6 +92,37 @@ def test_a_damaged_record_is_refused_in_one_sentence(tmp_path, papers, capsys):
     assert "evidence.zip cannot be read" in capsys.readouterr().err
 
 
+def test_a_run_is_compared_with_the_record_and_with_the_smaller_table(tmp_path, papers, capsys):
+    folder, made = record(tmp_path, copa_scores()), tmp_path / "results"
+    assert run(folder, papers, "--write") == 0
+    small = pd.read_csv(folder / "laptop.csv").set_index("id")
+    claims = pd.read_csv(folder / "copa/claims.csv").set_index("id")
+    assert small.loc[ONE, "verdict"] == claims.loc[ONE, "verdict"]
+    assert small.loc[ONE, "ours"] == claims.loc[ONE, "ours"]
+    shutil.copytree(folder / "copa", made, ignore=shutil.ignore_patterns("*.zip", "*.json"))
+    count = len(small)
+    assert recorded.compare(made, folder) == [f"copa: {count} of {count} verdicts as recorded"]
+    table = pd.read_csv(made / "claims.csv", keep_default_na=False, dtype=str)
+    table.loc[table.id == ONE, "verdict"] = "differs"
+    table.to_csv(made / "claims.csv", index=False)
+    # A record at another scale leaves the table of this one as it is.
+    (folder / "copa" / recorded.RUN).write_text(json.dumps({**CASE, "scale": "night"}))
+    assert run(folder, papers, "--write") == 0
+    pd.testing.assert_frame_equal(pd.read_csv(folder / "laptop.csv").set_index("id"), small)
+    capsys.readouterr()
+    assert run(folder, papers, "--compare", str(made)) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"copa: {count - 1} of {count} verdicts as recorded",
+        f"{ONE}: recorded as reproduced, here differs",
+    ]
+    table["images"] = "embedded"
+    for name in recorded.FILES.values():
+        frame = pd.read_csv(made / name, keep_default_na=False, dtype=str)
+        frame.assign(images="embedded").to_csv(made / name, index=False)
+    said = sentence(ArtifactError, recorded.compare, made, folder)
+    assert "images: embedded at scale: laptop" in said and "run images: real" in said
+
+
 RECORDED = sorted(path.parent.name for path in (ROOT / "docs/results").glob("*/evidence.zip"))
 
 
@@ -112,5 +144,11 @@ def test_the_recorded_verdicts_are_todays(paper):
 def test_the_summary_counts_what_is_recorded():
     assert RECORDED
     rows = recorded.summary(ROOT / "docs/results")
+    small = pd.read_csv(ROOT / "docs/results/laptop.csv")
+    assert set(small.verdict) <= set(VERDICTS) and not small.id.duplicated().any()
+    known = [
+        tally.read(ROOT / "docs/results" / p / f) for p in RECORDED for f in recorded.FILES.values()
+    ]
+    assert set(small.id) <= set(pd.concat(known)["id"]) and set(small.paper) == set(RECORDED)
     kept = pd.read_csv(ROOT / "docs/results/summary.csv")
     pd.testing.assert_frame_equal(rows, kept, check_dtype=False)

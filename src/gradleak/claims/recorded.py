@@ -3,6 +3,9 @@
 The folder holds for each paper what its verdicts rest on: `evidence.zip` with scores, c(M) and
 ranks at their paths, and the tables. Judging takes seconds and needs no run. ``--write`` replaces
 the claims files and summary.csv, after a change of claims or of how they are judged.
+
+``laptop.csv`` holds what all papers' claims came to at laptop scale, for those who run that:
+``--compare results`` tells which verdicts of a run of theirs are not those of a record.
 """
 
 import argparse
@@ -28,6 +31,8 @@ EVIDENCE, RUN, ARTIFACTS = "evidence.zip", "run.json", "artifacts.csv"
 FILES = dict(zip(tally.KINDS, ("claims.csv", "claims_ours.csv", "claims_parts.csv"), strict=True))
 # Files that are not evidence, beside the tables of a paper.
 NO_TABLES = (*FILES.values(), ARTIFACTS, "speed.csv")
+# Verdicts at this scale, by claim, are kept after a paper was recorded at a larger one.
+SMALL, BRIEF = "laptop", ["paper", "id", "verdict", "ours", "low", "high", "n"]
 # Columns of artifacts.csv that files of one job share.
 TOOK = ["threads", "seconds", "cpu_seconds", "peak_mib", "gpu"]
 
@@ -93,6 +98,55 @@ def summary(folder: FilePath) -> pd.DataFrame:
     return tally.summary(pd.concat(frames), {place.name: _sizes(place) for place in places})
 
 
+def brief(folder: FilePath) -> pd.DataFrame:
+    """Verdicts of all papers' claims at scale `SMALL`.
+
+    Those of a paper that is recorded at another scale are the ones that ``laptop.csv`` has already.
+    """
+    path = Path(folder, f"{SMALL}.csv")
+    kept = tally.read(path, BRIEF) if path.exists() else pd.DataFrame(columns=BRIEF)
+    frames = []
+    for place in sorted(found.parent for found in Path(folder).glob(f"*/{EVIDENCE}")):
+        own = pd.concat([tally.read(place / name) for name in FILES.values()])
+        if run(place)["scale"] != SMALL:
+            own = kept[kept["id"].isin(own["id"])]
+        frames.append(own[BRIEF])
+    return pd.concat(frames, ignore_index=True)
+
+
+def compare(made: FilePath, folder: FilePath) -> list[str]:
+    """Sentences on how the claims files of a run in `made` differ from the records in `folder`.
+
+    One for each paper, and one for each verdict that is another. Raises `ArtifactError` if nothing
+    is recorded at the run's scale, or on other images.
+    """
+    frame = pd.concat([tally.read(Path(made, name)) for name in FILES.values()])
+    case = images, scale = str(frame["images"].iloc[0]), str(frame["scale"].iloc[0])
+    records = {path.parent.name: path.parent for path in Path(folder).glob(f"*/{EVIDENCE}")}
+    told = {name: run(place) for name, place in records.items()}
+    small = brief(folder).set_index("id")["verdict"]
+    known: dict[str, pd.Series] = {}
+    for name, record in told.items():
+        if (record["images"], record["scale"]) == case:
+            files = [tally.read(records[name] / file) for file in FILES.values()]
+            known[name] = pd.concat(files).set_index("id")["verdict"]
+        elif (record["images"], SMALL) == case:
+            known[name] = small
+    if not known:
+        raise ArtifactError(
+            f"{made} is of images: {images} at scale: {scale}, of which {folder} has no record; "
+            f"run images: real at scale: {SMALL}."
+        )
+    out = []
+    for name, verdicts in sorted(known.items()):
+        own = frame[(frame["paper"] == name) & frame["id"].isin(verdicts.index)].set_index("id")
+        other = own[own["verdict"] != verdicts.loc[own.index]]
+        out.append(f"{name}: {len(own) - len(other)} of {len(own)} verdicts as recorded")
+        pairs = zip(other.index, verdicts.loc[other.index], other["verdict"], strict=True)
+        out += [f"{claim}: recorded as {before}, here {now}" for claim, before, now in pairs]
+    return out
+
+
 def _sizes(place: Path) -> dict[str, float]:
     """Figures, tables, jobs and their CPU time; outputs of one job have one cost."""
     made = read_csv(place / ARTIFACTS)
@@ -112,8 +166,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=Path("docs/results"))
     parser.add_argument("--papers", type=Path, default=Path("papers"), help="their claims")
     parser.add_argument("--write", action="store_true", help="replace the recorded verdicts")
+    parser.add_argument("--compare", type=Path, metavar="RESULTS", help="folder of claims.csv")
     given = parser.parse_args(arguments)
     try:
+        if given.compare:
+            print("\n".join(compare(given.compare, given.folder)))
+            return 0
         changed = [
             _again(path.parent, given) for path in sorted(given.folder.glob(f"*/{EVIDENCE}"))
         ]
@@ -121,6 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise ArtifactError(f"{given.folder} holds no paper's {EVIDENCE}; name a record.")
         if given.write:
             write_csv(given.folder / "summary.csv", summary(given.folder))
+            write_csv(given.folder / f"{SMALL}.csv", brief(given.folder))
     except GradleakError as error:
         print(error, file=sys.stderr)
         return 2

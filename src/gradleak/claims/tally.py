@@ -60,8 +60,10 @@ def summary(frame: pd.DataFrame, sizes: Mapping[str, Mapping[str, float]]) -> pd
     """Two rows a paper, its own claims and ours: claims by verdict, tests, and `sizes` by paper."""
     rows = []
     for paper in dict.fromkeys(frame["paper"]):
+        found = frame[frame["paper"] == paper]
         for whose in WHOSE:
-            own = of_kind(frame[frame["paper"] == paper], whose)
-            row = {"paper": paper, "whose": whose, "claims": len(own)}
+            own = of_kind(found, whose)
+            row = {"paper": paper, "whose": whose, "scale": found["scale"].iloc[0]}
+            row |= {"claims": len(own)}
             rows.append(row | of_verdicts(own) | of_tests(own) | dict(sizes[paper]))
     return pd.DataFrame(rows)

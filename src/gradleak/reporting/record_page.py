@@ -5,7 +5,10 @@ It is made from the claims files of a record, without a run, and shows no pictur
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+
+import pandas as pd
 
 from gradleak.claims import KINDS, recorded
 from gradleak.claims.forms.base import EXTREMES
@@ -47,7 +50,7 @@ def render(folder: FilePath, papers: FilePath) -> str:
         versions={name: ", ".join(each) for name, each in versions.items()},
         files=tuple(recorded.FILES.values()),
         images=frame["images"].iloc[0],
-        scale=frame["scale"].iloc[0],
+        scales=_scales(frame, {one["id"]: one["caption"].title for one in found}),
         # Short to write: most claims lack a number.
         short=lambda value: DASH if value is None else page.short(value),
         by_verdict=content.counted,
@@ -55,6 +58,18 @@ def render(folder: FilePath, papers: FilePath) -> str:
         extremes=EXTREMES,
         command=COMMAND,
     )
+
+
+def _scales(frame: pd.DataFrame, titles: Mapping[str, str]) -> str:
+    """Scales of the recorded runs: one, or which papers have which."""
+    of = frame.groupby("paper")["scale"].first()
+    if of.nunique() == 1:
+        return str(of.iloc[0])
+    parts = []
+    for scale in dict.fromkeys(of.loc[list(titles)]):
+        names = [title for paper, title in titles.items() if of[paper] == scale]
+        parts.append(f"{scale} ({', '.join(names)})")
+    return "; ".join(parts)
 
 
 def _sources(folder: Path, papers: Path, names: list[str]) -> page.Sources:
