@@ -1,12 +1,14 @@
 """Steps of searches as CUDA graphs: what is captured asks the device for nothing."""
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from chains import chain, conv, image, run, view
 from gradleak.attacks.optimization.dlg import Dlg
-from gradleak.attacks.optimization.engine.replay import WARM, Replayed
+from gradleak.attacks.optimization.engine import replay
+from gradleak.attacks.optimization.engine.replay import Replayed
 from gradleak.attacks.optimization.grnn import Grnn
 from gradleak.attacks.optimization.inverting import InvertingGradients
 
@@ -34,10 +36,10 @@ def test_elsewhere_than_on_cuda_a_function_is_called_as_it_is():
         return (x + 1, None)
 
     step, given = Replayed(add), torch.zeros(3)
-    for _ in range(WARM + 2):
+    for _ in range(replay.WARM + 2):
         found, nothing = step(given.device, given)
         assert torch.equal(found, given + 1) and nothing is None
-    assert len(seen) == WARM + 2 and all(x is given for x in seen)
+    assert len(seen) == replay.WARM + 2 and all(x is given for x in seen)
 
 
 @pytest.mark.parametrize("network", [PLAIN, NORMED], ids=["plain", "normed"])
@@ -57,3 +59,58 @@ def test_no_step_asks_the_device_for_a_value(search, network, monkeypatch):
     monkeypatch.setattr(Replayed, "__call__", checked)
     run(search, view(network, image(network)))
     assert calls
+
+
+class Emulated:
+    """A graph that calls its function on the captured inputs, and puts results where they were."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def replay(self):
+        found = self.step._function(*self.step._given)
+        if not self.step._found:
+            self.step._found = found
+        for own, new in zip(self.step._found, found, strict=True):
+            if own is not None and own is not new:
+                with torch.no_grad():
+                    own.copy_(new)
+
+
+def capture(step, inputs):
+    """As on CUDA, where nothing is computed during the capture."""
+    step._given = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
+    step._graph = Emulated(step)
+
+
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+def test_a_search_of_replayed_steps_is_the_search(search, monkeypatch):
+    # Members of one end at different steps, so that others are captured anew.
+    ends = {"target": 0.01} if isinstance(search, Dlg) else {"patience": 0.05}
+    rate = 1e-3 if isinstance(search, Grnn) else 0.5
+    longer = search.model_copy(update={"iterations": 60, "rate": rate, **ends})
+    seen = [view(NORMED, image(NORMED, seed)) for seed in range(3)]
+    plain = longer.run_many(seen, [0, 1, 2])
+    replayed = []
+    monkeypatch.setattr(replay, "WARM", 1)
+    monkeypatch.setattr(Replayed, "_applies", staticmethod(lambda device: True))
+    monkeypatch.setattr(Replayed, "_warmed", lambda self, inputs: self._function(*inputs))
+    monkeypatch.setattr(
+        Replayed, "_capture", lambda self, inputs: (replayed.append(1), capture(self, inputs))
+    )
+    found = longer.run_many(seen, [0, 1, 2])
+    assert len(replayed) > 1 and len({one.evaluations for one in plain}) > 1
+    for one, other in zip(found, plain, strict=True):
+        np.testing.assert_array_equal(one.images, other.images)
+        np.testing.assert_array_equal(one.trace, other.trace)
+        assert (one.stop, one.evaluations) == (other.stop, other.evaluations)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA: the emulation above stands in")
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+def test_on_cuda_a_search_follows_that_of_the_cpu(search):
+    seen = [view(NORMED, image(NORMED, seed)) for seed in range(3)]
+    long = search.model_copy(update={"iterations": 8, "precision": "float64"})
+    on_cuda = long.model_copy(update={"device": "cuda"}).run_many(seen, [0, 1, 2])
+    for one, other in zip(on_cuda, long.run_many(seen, [0, 1, 2]), strict=True):
+        np.testing.assert_allclose(one.images, other.images, atol=1e-6)

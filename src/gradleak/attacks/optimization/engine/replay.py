@@ -33,7 +33,7 @@ class Replayed:
 
     def __call__(self, device: torch.device, *inputs: Tensor) -> tuple[Tensor | None, ...]:
         """Call the function, which computes on `device`."""
-        if device.type != "cuda":
+        if not self._applies(device):
             return self._function(*inputs)
         self._calls += 1
         if self._calls <= WARM:
@@ -46,6 +46,10 @@ class Replayed:
                     own.copy_(new)
         self._graph.replay()
         return tuple(None if value is None else value.clone() for value in self._found)
+
+    @staticmethod
+    def _applies(device: torch.device) -> bool:
+        return device.type == "cuda"
 
     def _warmed(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
         # Off the default stream, as capturing is.

@@ -1,0 +1,80 @@
+"""Arithmetic that a scale takes: what the estimate counts is what PyTorch counts."""
+
+import pandas as pd
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks import paper_hours
+from chains import chain, conv, image, view
+from conftest import ROOT
+from gradleak.attacks.optimization.engine.distances import Squared
+from gradleak.attacks.optimization.engine.generators import Generators, Layout, draw
+from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
+from gradleak.attacks.optimization.grnn import Grnn
+from gradleak.config import loader, yaml_checks
+from gradleak.models.build import ChainModule
+
+NETWORK = chain(conv(6, 3, 1, 1), conv(8, 3, 2, 1), side=8, channels=3, classes=10)
+
+
+@pytest.fixture(scope="module")
+def config():
+    return loader.load({**yaml_checks.read(ROOT / "config.yaml"), "scale": "paper"})
+
+
+def counted(call):
+    with FlopCounterMode(display=False) as counter:
+        call()
+    return counter.get_total_flops()
+
+
+def test_a_forward_pass_and_one_of_the_generator_are_what_pytorch_counts():
+    images = torch.zeros(1, *NETWORK.input)
+    assert counted(lambda: ChainModule(NETWORK)(images)) == paper_hours.forward(NETWORK)
+    layout = Layout(NETWORK.input, NETWORK.classes, 16)
+    generators = Generators(layout, [draw(layout, 1, (0, 1))])
+    attack = Grnn(latent=16)
+    found, told = counted(generators), paper_hours.generator(attack, NETWORK)
+    # All but its first layers, which are products with a fixed vector.
+    assert told == pytest.approx(found, rel=0.02)
+
+
+def test_a_step_of_a_search_is_at_most_seven_forward_passes():
+    seen = view(NETWORK, image(NETWORK))
+    network = BranchGradients(NETWORK, seen.weights, seen.loss, dtype=torch.float64)
+    targets = network.targets([seen.gradients])
+    x = torch.zeros(1, 1, *NETWORK.input, dtype=torch.float64)
+    label, scale = torch.tensor([[1]]), torch.ones(1, dtype=torch.float64)
+    step = counted(lambda: network.descend_scaling(x, label, Squared(targets), scale))
+    # The first layer has one pass less than the others: images do not move.
+    most = paper_hours.SEARCH * paper_hours.forward(NETWORK)
+    assert 0.8 * most <= step <= most
+
+
+def test_counts_grow_with_images_steps_and_networks(config):
+    small = loader.load({**yaml_checks.read(ROOT / "config.yaml"), "scale": "night"})
+    case = ("fedkl_lenet_cifar10", "fedkl_lenet_cifar10_nets", "fedkl_ig")
+    steps = [own.attacks["fedkl_ig"].iterations for own in (config, small)]
+    found = [paper_hours.of_attack(own, *case) for own in (config, small)]
+    assert found[0] / found[1] == pytest.approx(steps[0] / steps[1])
+    assert paper_hours.of_attack(config, "copa_pair", "cnn3_v1_tanh", "copa") == 0.0
+    own = config.trainings["fedkl_central_cifar10"]
+    nets = [config.chain(f"fedkl_trained_resnet{depth}_cifar10") for depth in (20, 32)]
+    assert paper_hours.of_training(config, "fedkl_central_cifar10", "fedkl_small_cifar10") == (
+        3 * sum(map(paper_hours.forward, nets)) * own.train * own.epochs
+    )
+
+
+def test_the_table_has_a_line_for_what_takes_long(config):
+    files = [
+        "results/scores/real-paper/fedkl_lenet_mnist_key/fedkl_lenet_mnist_locks/none/fedkl_ig.csv",
+        "results/training/real-paper/fedkl_central_cifar10/fedkl_small_cifar10.curve.csv",
+        "results/training/real-paper/fedkl_central_cifar10/fedkl_small_cifar10.csv",
+        "figures/copa_fig1.pdf",
+    ]
+    rows = pd.DataFrame(paper_hours.jobs(config, files))
+    assert list(rows.what) == ["fedkl_lenet_mnist_key", "fedkl_central_cifar10"]
+    lines = paper_hours.table(rows, paper_hours.RATE).splitlines()
+    assert len(lines) == 4 and lines[2].startswith("| `fedkl_central_cifar10` | training |")
+    assert lines[3].startswith("| 1 others |")
