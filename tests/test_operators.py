@@ -57,14 +57,14 @@ def assert_solves(system, step, expected, values, start=0.0):
     Normal equations lose eps·cond(U)² of x, of the right-hand side over ||U||, and of the start,
     and as much of the relative error at which conjugate gradients end. Where U has a null space,
     each of two rounds leaves eps·||U||²/damping of them there. The filter after it multiplies that
-    by as much again, where a small pivot tells of the null space.
+    by as much again.
     """
     seen, eps = singular_values(system.dense()), np.finfo(float).eps
     left = max(system.shape) * eps + np.sqrt(gram.CG_TOLERANCE)
     bound = left * (seen[0] / seen[-1]) ** 2
     if system.path == "gram" and seen.size < system.shape[1]:
-        beside = eps * seen[0] ** 2 / system._factor.damping
-        bound += beside**2 if system._factor.suspects else beside
+        assert system._factor.suspects
+        bound += (eps * seen[0] ** 2 / system._factor.damping) ** 2
     sizes = expected, values / seen[0], start
     size = sum(float(np.linalg.norm(one)) for one in sizes)
     assert np.linalg.norm(step - expected) <= bound * size
@@ -295,6 +295,17 @@ def test_a_matrix_that_is_not_quite_semidefinite_gets_more_damping():
     assert factor.damping > 1e-10 and factor.suspects == 1
     damped, rhs = original + factor.damping * np.eye(3), np.array([1.0, 2.0, 0.0])
     np.testing.assert_allclose(factor.solve(rhs), np.linalg.solve(damped, rhs), rtol=1e-9)
+
+
+def test_a_null_space_that_leaves_no_small_pivot_is_noticed():
+    # In Cholesky's order a null vector appears at its last entry that is not small.
+    null = 10.0 ** -np.arange(0.0, 30.0, 1.5)
+    null /= np.linalg.norm(null)
+    kept = np.eye(null.size) - np.outer(null, null)
+    factor = gram.NormalFactor(kept.copy())
+    pivots = factor._factor.diagonal() ** 2
+    assert pivots.min() > 1e6 * factor.damping and factor.suspects == 1
+    assert gram.NormalFactor(kept + 1e-3 * np.outer(null, null)).suspects == 0
 
 
 def test_projection_is_onto_the_range_of_w_of_full_column_rank():

@@ -86,7 +86,7 @@ class NormalFactor:
     `damping` is `DAMPING` times the largest diagonal entry of N, more only if N is too far from
     positive semidefinite by rounding. `suspects` counts the pivots below `SUSPECT` times the
     damping: about the dimension of the null space, less where a null vector's last entries are
-    small.
+    small, but at least 1 where there is one.
     """
 
     def __init__(self, matrix: np.ndarray) -> None:
@@ -106,6 +106,18 @@ class NormalFactor:
             matrix[upper] = matrix.T[upper]
         self._factor = factor
         self.suspects = int(np.sum(factor.diagonal() ** 2 < SUSPECT * self.damping))
+        if not self.suspects and self._meets_null_space():
+            self.suspects = 1
+
+    def _meets_null_space(self) -> bool:
+        """True if N has a null space, of which no small pivot needs to tell.
+
+        The part of a vector in it comes back as 1/damping of itself. Of n unknowns a vector drawn
+        at random misses it with a probability of about sqrt(n)/`SUSPECT`, three in its third power.
+        """
+        drawn = np.random.default_rng(0).standard_normal((self._factor.shape[0], 3))
+        back = self.damping * np.linalg.norm(self.solve(drawn), axis=0)
+        return bool((SUSPECT * back > np.linalg.norm(drawn, axis=0)).any())
 
     def solve(self, rhs: np.ndarray) -> np.ndarray:
         """Return (N + damping·I)^-1 rhs for rhs (n,) or (n, r)."""
