@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from chains import chain, conv, seen
+from gradleak.attacks import finished as kept
 from gradleak.attacks.base import Reconstruction
 from gradleak.attacks.finished import Finished
 from gradleak.attacks.optimization.dlg import Dlg
@@ -72,6 +73,54 @@ def test_what_was_finished_is_not_searched_again(attack, tmp_path):
     assert not (tmp_path / "parts").exists()
 
 
+class Cut(Exception):
+    """The end of a process."""
+
+
+LONGER = {
+    "inverting": InvertingGradients(iterations=12),
+    "patience": InvertingGradients(iterations=60, patience=0.05, rate=0.5),
+    "balance": InvertingGradients(iterations=12, balance=0.5),
+    "grnn": Grnn(iterations=12, latent=8),
+    "grnn, patience": Grnn(iterations=60, patience=0.05, rate=1e-3, latent=8),
+}
+
+
+@pytest.mark.parametrize("attack", LONGER.values(), ids=LONGER)
+def test_a_search_that_was_cut_off_goes_on_in_the_middle_of_its_steps(
+    attack, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(kept, "INTERVAL", 0.0)
+    # Two groups of searches in a part.
+    monkeypatch.setattr(type(attack), "_parts", lambda self, members: [slice(0, 2), slice(2, 3)])
+    expected = attack.run_many(views(), [5, 6, 7])
+    saves, save = [], kept.UnderWay.save
+
+    def cut(self, *state):
+        save(self, *state)
+        saves.append(self)
+        if len(saves) % 7 == 0:
+            raise Cut
+
+    monkeypatch.setattr(kept.UnderWay, "save", cut)
+    for _ in range(40):
+        finished = Finished(tmp_path / "parts", lambda: "this")
+        own = attack.model_copy()
+        own.keep_in(finished)
+        try:
+            found = own.run_many(views(), [5, 6, 7])
+            break
+        except Cut:
+            assert list((tmp_path / "parts").glob("*-*.safetensors"))
+    assert len(saves) > 14, "it was cut off more than once"
+    for one, other in zip(found, expected, strict=True):
+        same(one, other)
+    # Only what is finished is left.
+    assert [path.stem.count("-") for path in (tmp_path / "parts").iterdir()] == [0]
+    again = Finished(tmp_path / "parts", lambda: "this")
+    assert again.of(f"small {[5, 6, 7]}") and again.earlier > 0.0
+
+
 def outcomes():
     twin = Reconstruction(np.ones((1, 2), np.float32), "done", kind="twin", loss=float("nan"))
     one = Reconstruction(
@@ -93,21 +142,21 @@ def test_all_fields_come_back(tmp_path):
 
 
 def test_parts_of_another_search_and_damaged_ones_count_as_absent(tmp_path):
-    kept = Finished(tmp_path, lambda: "this")
-    kept.keep("part", outcomes())
-    assert kept.of("other") is None
+    own = Finished(tmp_path, lambda: "this")
+    own.keep("part", outcomes())
+    assert own.of("other") is None
     assert Finished(tmp_path, lambda: "that").of("part") is None
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-9])
-    assert kept.of("part") is None
+    assert own.of("part") is None
 
 
 def test_the_identity_is_asked_once_and_only_where_it_is_needed(tmp_path):
     ask = Mock(return_value="this")
-    kept = Finished(tmp_path / "none", ask)
-    assert kept.of("part") is None and not ask.called
-    kept.keep("part", outcomes())
-    kept.of("part")
+    own = Finished(tmp_path / "none", ask)
+    assert own.of("part") is None and not ask.called
+    own.keep("part", outcomes())
+    own.of("part")
     assert ask.call_count == 1
 
 

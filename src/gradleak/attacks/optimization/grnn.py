@@ -114,21 +114,26 @@ class Grnn(FirstOrder):
         lock = None if members.scaling is None else engine.Fitted(members.scaling)
         course = Course(best, [self.rate] * self.iterations, self.patience)
         low, width = lows, widths
+        moved = {"generators": generators} | ({} if lock is None else {"lock": lock})
+        if self.resume(course, moved) and len(course.ids):
+            left = course.ids
+            members, low, width = members.select(left), low[left], width[left]
         step = self._step(members, generators, lock, low, width)
-        for _ in progress(range(self.iterations), "steps"):
+        for _ in progress(range(course.taken, self.iterations if len(course.ids) else 0), "steps"):
             value, squared, pixels, logits = step(place[0])
             assert value is not None and squared is not None
             assert pixels is not None and logits is not None
             best.offer(value, squared, pixels, logits)
-            if (rows := course.tell(value, "iterations done")) is None:
-                continue
-            if not bool(rows.any()):
+            rows = course.tell(value, "iterations done")
+            if not len(course.ids):
                 break
-            generators.keep(rows)
-            if lock is not None:
-                lock.keep(rows)
-            members, low, width = members.select(rows), low[rows], width[rows]
-            step = self._step(members, generators, lock, low, width)
+            if rows is not None:
+                for moving in moved.values():
+                    moving.keep(rows)
+                members, low, width = members.select(rows), low[rows], width[rows]
+                step = self._step(members, generators, lock, low, width)
+            self.note(course, moved)
+        self.note(course, moved, last=True)
         return self.answers(everyone, course, lows + widths * course.final("images"))
 
     def _step(

@@ -87,10 +87,16 @@ class CosineSearch(FirstOrder):
         best = Best(members.scale, image.value.clone(), members.logits, last=last)
         course = Course(best, self._rates(), self.patience, self._lowered())
         spent = f"evaluations spent{'' if scope is None else f'; {ASSUMED}'}"
-        for _ in progress(range(self.iterations), "steps"):
+        moved = {"image": image} | ({} if scaling is None else {"scaling": scaling})
+        if self.resume(course, moved) and len(course.ids):
+            left = course.ids
+            members, low, high = members.select(left), low[left], high[left]
+            objective = self._objective(members)
+        for _ in progress(range(course.taken, self.iterations if len(course.ids) else 0), "steps"):
             x = image.value.requires_grad_()
-            moved = None if scaling is None else scaling.value
-            cosine, value, slope, in_scaling = objective(x, moved)
+            cosine, value, slope, in_scaling = objective(
+                x, None if scaling is None else scaling.value
+            )
             best.offer(value, cosine, x.detach())
             along, memory = self._along(x, slope, scope)
             with torch.no_grad():
@@ -101,14 +107,16 @@ class CosineSearch(FirstOrder):
                 x.copy_(torch.minimum(torch.maximum(x, low), high))
                 if scaling is not None and in_scaling is not None:
                     scaling.step(in_scaling.sign(), course.rate)
-            if (rows := course.tell(value, spent)) is None:
-                continue
-            if not bool(rows.any()):
+            rows = course.tell(value, spent)
+            if not len(course.ids):
                 break
-            for moving in filter(None, (image, scaling)):
-                moving.keep(rows)
-            members, low, high = members.select(rows), low[rows], high[rows]
-            objective = self._objective(members)
+            if rows is not None:
+                for moving in moved.values():
+                    moving.keep(rows)
+                members, low, high = members.select(rows), low[rows], high[rows]
+                objective = self._objective(members)
+            self.note(course, moved)
+        self.note(course, moved, last=True)
         return self.answers(everyone, course, course.final("images"))
 
     def contradiction(self) -> str | None:

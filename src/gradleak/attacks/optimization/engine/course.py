@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 
 import numpy as np
@@ -17,6 +17,8 @@ from gradleak.training.optimisers import BETA2, adam_step
 # window took off its lowest value. DLG has the same.
 LEAST = 0.01
 KEPT = ("value", "distance", "images", "logits")
+# Tensors of a course with a row for each member under way.
+UNDER_WAY = ("ids", "_at", "_mark", "_since")
 
 
 class Moving:
@@ -41,6 +43,16 @@ class Moving:
         """Drop the other members."""
         self.value = self.value.detach()[rows]
         self._moments = [moment[rows] for moment in self._moments]
+
+    def state(self) -> dict[str, Tensor]:
+        """Tensors from which `restore` goes on."""
+        first, second = self._moments
+        return {"value": self.value, "first": first, "second": second, "steps": self._steps.view(1)}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on where `state` was asked for."""
+        self.value, self._steps = state["value"], state["steps"].cpu().view(())
+        self._moments = [state["first"], state["second"]]
 
 
 class Course:
@@ -68,6 +80,7 @@ class Course:
         self._since = torch.zeros_like(self._at)
         self._final: dict[str, Tensor] = {}
         self._told: list[tuple[Tensor, Tensor]] = []
+        self._earlier = torch.empty(0, count)  # objectives of steps before `restore`
         self.steps = np.zeros(count, dtype=int)
         self.stop = [""] * count
 
@@ -118,7 +131,7 @@ class Course:
             self._final[name][ids] = own[ended]
             setattr(self.best, name, own[~ended])
         for member, why in zip(ids.tolist(), stalled[ended].tolist(), strict=True):
-            self.stop[member], self.steps[member] = CHANGE if why else spent, len(self._told)
+            self.stop[member], self.steps[member] = CHANGE if why else spent, self.taken
         rows = ~ended
         self.ids, self._at = self.ids[rows], self._at[rows]
         self._mark, self._since = self._mark[rows], self._since[rows]
@@ -127,9 +140,39 @@ class Course:
         """Best ``value``, ``distance`` (M,), ``images`` or ``logits`` of all members at the end."""
         return self._final[name]
 
+    @property
+    def taken(self) -> int:
+        """Number of steps that were told of."""
+        return self._step
+
+    def state(self) -> dict[str, Tensor]:
+        """Tensors from which `restore` goes on; `stop` tells the rest."""
+        out = {name: getattr(self, name) for name in UNDER_WAY}
+        out |= {f"best.{name}": getattr(self.best, name) for name in KEPT}
+        out |= {f"final.{name}": value for name, value in self._final.items()}
+        rest = {"taken": torch.tensor(self._step), "steps": torch.from_numpy(self.steps)}
+        return out | rest | {"traces": torch.from_numpy(self._table())}
+
+    def restore(self, state: Mapping[str, Tensor], stop: Sequence[str]) -> None:
+        """Go on where `state` was asked for, at which members had stopped as in `stop`."""
+        for name in UNDER_WAY:
+            setattr(self, name, state[name])
+        for name in KEPT:
+            setattr(self.best, name, state[f"best.{name}"])
+            if f"final.{name}" in state:
+                self._final[name] = state[f"final.{name}"]
+        self._step, self.stop = int(state["taken"]), [*stop]
+        self.steps, self._earlier = state["steps"].cpu().numpy(), state["traces"].cpu()
+
+    def _table(self) -> np.ndarray:
+        """Objectives (steps, M), NaN behind a member's last."""
+        found = np.full((self._step, len(self.stop)), np.nan)
+        found[: len(self._earlier)] = self._earlier.numpy()
+        for row, (ids, values) in zip(found[len(self._earlier) :], self._told, strict=True):
+            row[ids.cpu().numpy()] = values.cpu().double().numpy()
+        return found
+
     def traces(self) -> list[np.ndarray]:
         """Objectives of each member's steps."""
-        found = np.full((len(self._told), len(self.stop)), np.nan)
-        for row, (ids, values) in zip(found, self._told, strict=True):
-            row[ids.cpu().numpy()] = values.cpu().double().numpy()
+        found = self._table()
         return [found[:steps, member] for member, steps in enumerate(self.steps)]

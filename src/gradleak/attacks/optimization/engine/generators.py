@@ -152,6 +152,20 @@ class Generators:
                 rmsprop_step(*given)
             value.grad = None
 
+    def state(self) -> dict[str, Tensor]:
+        """Tensors from which `restore` goes on."""
+        out = {f"{name}.value": value for name, value in self._parameters.items()}
+        for name, (square, moving) in self._states.items():
+            out |= {f"{name}.square": square, f"{name}.moving": moving}
+        return out | {"latents": self._latents}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on where `state` was asked for."""
+        for name in self._parameters:
+            self._parameters[name] = state[f"{name}.value"].requires_grad_()
+            self._states[name] = (state[f"{name}.square"], state[f"{name}.moving"])
+        self._latents = state["latents"]
+
     def keep(self, rows: Tensor) -> None:
         """Drop the other members."""
         for name, value in self._parameters.items():
@@ -171,6 +185,15 @@ class Fitted:
     def step(self, slope: Tensor, rate: float, momentum: float) -> None:
         """Take one step of RMSprop along a gradient."""
         rmsprop_step(self.value, slope, self._state, rate, momentum)
+
+    def state(self) -> dict[str, Tensor]:
+        """Tensors from which `restore` goes on."""
+        square, moving = self._state
+        return {"value": self.value, "square": square, "moving": moving}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on where `state` was asked for."""
+        self.value, self._state = state["value"], (state["square"], state["moving"])
 
     def keep(self, rows: Tensor) -> None:
         """Drop the other members."""
