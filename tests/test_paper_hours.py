@@ -1,5 +1,8 @@
 """Arithmetic that a scale takes: what the estimate counts is what PyTorch counts."""
 
+import subprocess
+import sys
+
 import pandas as pd
 import pytest
 import torch
@@ -59,11 +62,28 @@ def test_counts_grow_with_images_steps_and_networks(config):
     found = [paper_hours.of_attack(own, *case) for own in (config, small)]
     assert found[0] / found[1] == pytest.approx(steps[0] / steps[1])
     assert paper_hours.of_attack(config, "copa_pair", "cnn3_v1_tanh", "copa") == 0.0
-    own = config.trainings["fedkl_central_cifar10"]
-    nets = [config.chain(f"fedkl_trained_resnet{depth}_cifar10") for depth in (20, 32)]
-    assert paper_hours.of_training(config, "fedkl_central_cifar10", "fedkl_small_cifar10") == (
-        3 * sum(map(paper_hours.forward, nets)) * own.train * own.epochs
-    )
+    # He et al. (2016) give 41 and 69 million multiplications for ResNet-20 and -32.
+    count = paper_hours.of_training(config, "fedkl_central_cifar10", "fedkl_small_cifar10")
+    assert count == pytest.approx(3 * 2 * (41e6 + 69e6) * 45000 * 200, rel=0.03)
+    federated = paper_hours.of_training(config, "fedkl_federated_cifar10", "fedkl_small_cifar10")
+    assert federated == count
+
+
+def test_batches_and_what_searches_take_of_them(config):
+    """Class fishing searches one image of a batch of 100, other attacks all of it."""
+    honest = ("mkor_lenet_honest", "mkor_lenets", "mkor_gi")
+    fishing = ("mkor_lenet_fishing", "mkor_lenets", "class_fishing")
+    assert config.attacks["mkor_gi"].iterations == config.attacks["class_fishing"].iterations
+    found = [paper_hours.of_attack(config, *case) for case in (honest, fishing)]
+    assert config.targets["mkor_mnist"].batch == 100 and found[0] == 100 * found[1]
+
+
+def test_generators_grow_with_their_images(config):
+    own = config.generators["fedkl_photos"]
+    more = own.model_copy(update={"images": 2 * own.images})
+    twice = config.model_copy(update={"generators": {"fedkl_photos": more}})
+    found = paper_hours.of_generator(config, "fedkl_photos")
+    assert paper_hours.of_generator(twice, "fedkl_photos") == 2 * found > 0
 
 
 def test_the_table_has_a_line_for_what_takes_long(config):
@@ -74,7 +94,15 @@ def test_the_table_has_a_line_for_what_takes_long(config):
         "figures/copa_fig1.pdf",
     ]
     rows = pd.DataFrame(paper_hours.jobs(config, files))
-    assert list(rows.what) == ["fedkl_lenet_mnist_key", "fedkl_central_cifar10"]
+    page, curve = "results/experiments/fedkl_lenet_mnist_key.html", files[1]
+    assert list(rows.target) == [page, curve]
     lines = paper_hours.table(rows, paper_hours.RATE).splitlines()
-    assert len(lines) == 4 and lines[2].startswith("| `fedkl_central_cifar10` | training |")
-    assert lines[3].startswith("| 1 others |")
+    assert len(lines) == 5 and lines[2].startswith(f"| `{curve}` | training | 5.9 | 0.21 |")
+    assert lines[3].startswith("| 1 shorter |") and lines[4].startswith("| all |  | 5.9 |")
+
+
+@pytest.mark.slow
+def test_the_page_has_todays_table():
+    command = [sys.executable, "-m", "benchmarks.paper_hours"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert told in (ROOT / "docs/gpu.md").read_text(encoding="utf-8")

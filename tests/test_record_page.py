@@ -60,13 +60,15 @@ def test_it_has_every_claim_with_its_verdict_no_picture_and_is_small():
 def test_it_tells_when_and_by_what_it_was_recorded():
     html = parse(PAGE.read_text(encoding="utf-8"))
     said, lead = html.one("section", id="made").text(), html.one("header").text()
-    for path in RECORD.glob(f"*/{recorded.RUN}"):
-        run = json.loads(path.read_text(encoding="utf-8"))
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in RECORD.glob("*/run.json")]
+    days = sorted(run["made"][:10] for run in runs)
+    assert days[0] in lead and days[-1] in lead
+    for run in runs:
         assert all(
             f"{n} file" in said and commit[:10] in said for commit, n in run["commits"].items()
         )
         assert all(version in said for version in run["versions"].values())
-        assert run["made"][:10] in said and run["made"][:10] in lead
+        assert run["made"][:10] in said and f"{run['scale']} scale" in said
 
 
 def test_a_changed_verdict_is_on_the_page_and_a_folder_without_a_record_is_refused(

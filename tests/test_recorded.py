@@ -104,6 +104,8 @@ def test_a_run_is_compared_with_the_record_and_with_the_smaller_table(tmp_path, 
     assert recorded.compare(made, folder) == [f"copa: {count} of {count} verdicts as recorded"]
     table = pd.read_csv(made / "claims.csv", keep_default_na=False, dtype=str)
     table.loc[table.id == ONE, "verdict"] = "differs"
+    other = table[table.id == ONE].assign(id="copa.new")
+    table = pd.concat([table.iloc[1:], other, other.assign(id="x.new", paper="x")])
     table.to_csv(made / "claims.csv", index=False)
     # A record at another scale leaves the table of this one as it is.
     (folder / "copa" / recorded.RUN).write_text(json.dumps({**CASE, "scale": "night"}))
@@ -112,15 +114,37 @@ def test_a_run_is_compared_with_the_record_and_with_the_smaller_table(tmp_path, 
     capsys.readouterr()
     assert run(folder, papers, "--compare", str(made)) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"copa: {count - 1} of {count} verdicts as recorded",
+        f"copa: {count - 2} of {count} verdicts as recorded, 1 recorded but not in this run, 1 in "
+        "this run but not recorded",
         f"{ONE}: recorded as reproduced, here differs",
     ]
-    table["images"] = "embedded"
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("images", "embedded", "images: embedded at scale: laptop, of which"),
+        ("scale", "paper", "recorded are, on real images, copa at laptop, and all at laptop."),
+        ("verdict", None, "has no column 'verdict'"),
+    ],
+)
+def test_a_run_that_nothing_can_be_compared_with_is_refused(
+    column, value, words, tmp_path, papers, capsys
+):
+    folder, made = record(tmp_path, copa_scores()), tmp_path / "results"
+    assert run(folder, papers, "--write") == 0
+    made.mkdir()
     for name in recorded.FILES.values():
-        frame = pd.read_csv(made / name, keep_default_na=False, dtype=str)
-        frame.assign(images="embedded").to_csv(made / name, index=False)
-    said = sentence(ArtifactError, recorded.compare, made, folder)
-    assert "images: embedded at scale: laptop" in said and "run images: real" in said
+        frame = pd.read_csv(folder / "copa" / name, keep_default_na=False, dtype=str)
+        frame = frame.drop(columns=column) if value is None else frame.assign(**{column: value})
+        frame.to_csv(made / name, index=False)
+    assert run(folder, papers, "--compare", str(made)) == 2
+    assert words in capsys.readouterr().err
+    said = sentence(ArtifactError, recorded.compare, folder / "copa", made)
+    assert "holds no paper's evidence.zip" in said
+    for name in recorded.FILES.values():
+        frame = pd.read_csv(folder / "copa" / name, nrows=0).to_csv(made / name, index=False)
+    assert "has no claims to compare" in sentence(ArtifactError, recorded.compare, made, folder)
 
 
 RECORDED = sorted(path.parent.name for path in (ROOT / "docs/results").glob("*/evidence.zip"))

@@ -2,7 +2,7 @@
 
 The folder holds for each paper what its verdicts rest on: `evidence.zip` with scores, c(M) and
 ranks at their paths, and the tables. Judging takes seconds and needs no run. ``--write`` replaces
-the claims files and summary.csv, after a change of claims or of how they are judged.
+the claims files, summary.csv and laptop.csv, after a change of claims or of how they are judged.
 
 ``laptop.csv`` holds what all papers' claims came to at laptop scale, for those who run that:
 ``--compare results`` tells which verdicts of a run of theirs are not those of a record.
@@ -25,7 +25,7 @@ from gradleak.claims.evaluate import evaluate
 from gradleak.claims.evidence import Evidence
 from gradleak.claims.load import load, load_explanations
 from gradleak.errors import ArtifactError, GradleakError
-from gradleak.runtime.artifacts import FilePath, read_csv, write_csv
+from gradleak.runtime.artifacts import FilePath, again, read_csv, write_csv
 
 EVIDENCE, RUN, ARTIFACTS = "evidence.zip", "run.json", "artifacts.csv"
 FILES = dict(zip(tally.KINDS, ("claims.csv", "claims_ours.csv", "claims_parts.csv"), strict=True))
@@ -117,34 +117,51 @@ def brief(folder: FilePath) -> pd.DataFrame:
 def compare(made: FilePath, folder: FilePath) -> list[str]:
     """Sentences on how the claims files of a run in `made` differ from the records in `folder`.
 
-    One for each paper, and one for each verdict that is another. Raises `ArtifactError` if nothing
-    is recorded at the run's scale, or on other images.
+    One for each of the run's papers, and one for each verdict that is another. Raises
+    `ArtifactError` if none of them is recorded on the run's images at its scale.
     """
-    frame = pd.concat([tally.read(Path(made, name)) for name in FILES.values()])
+    columns = ("paper", "id", "verdict", "images", "scale")
+    frame = pd.concat([tally.read(Path(made, name), columns) for name in FILES.values()])
+    if frame.empty:
+        raise ArtifactError(f"{made} has no claims to compare; {again(Path(made, 'claims.csv'))}.")
     case = images, scale = str(frame["images"].iloc[0]), str(frame["scale"].iloc[0])
     records = {path.parent.name: path.parent for path in Path(folder).glob(f"*/{EVIDENCE}")}
-    told = {name: run(place) for name, place in records.items()}
-    small = brief(folder).set_index("id")["verdict"]
-    known: dict[str, pd.Series] = {}
-    for name, record in told.items():
-        if (record["images"], record["scale"]) == case:
-            files = [tally.read(records[name] / file) for file in FILES.values()]
-            known[name] = pd.concat(files).set_index("id")["verdict"]
-        elif (record["images"], SMALL) == case:
-            known[name] = small
-    if not known:
+    if not records:
+        raise ArtifactError(f"{folder} holds no paper's {EVIDENCE}; name a record.")
+    out, scales = [], {name: run(place)["scale"] for name, place in records.items()}
+    there = [name for name in dict.fromkeys(frame["paper"]) if name in records]
+    for name in there:
+        place, verdicts = records[name], None
+        if (run(place)["images"], scales[name]) == case:
+            verdicts = pd.concat([tally.read(place / file) for file in FILES.values()])
+        elif (run(place)["images"], SMALL) == case:
+            verdicts = brief(folder)
+        if verdicts is not None:
+            known = verdicts[verdicts["paper"] == name].set_index("id")["verdict"]
+            out += _compared(name, frame[frame["paper"] == name].set_index("id")["verdict"], known)
+        elif {images} == {run(place)["images"]}:
+            out.append(f"{name}: recorded at scale {scales[name]}, not {scale}")
+    if not any("as recorded" in line for line in out):
+        which = ", ".join(f"{name} at {scales[name]}" for name in sorted(records))
         raise ArtifactError(
             f"{made} is of images: {images} at scale: {scale}, of which {folder} has no record; "
-            f"run images: real at scale: {SMALL}."
+            f"recorded are, on real images, {which}, and all at {SMALL}."
         )
-    out = []
-    for name, verdicts in sorted(known.items()):
-        own = frame[(frame["paper"] == name) & frame["id"].isin(verdicts.index)].set_index("id")
-        other = own[own["verdict"] != verdicts.loc[own.index]]
-        out.append(f"{name}: {len(own) - len(other)} of {len(own)} verdicts as recorded")
-        pairs = zip(other.index, verdicts.loc[other.index], other["verdict"], strict=True)
-        out += [f"{claim}: recorded as {before}, here {now}" for claim, before, now in pairs]
     return out
+
+
+def _compared(paper: str, verdicts: pd.Series, known: pd.Series) -> list[str]:
+    """Sentences on how verdicts of a paper, by claim, differ from those `known`."""
+    both = verdicts.index[verdicts.index.isin(known.index)]
+    other = both[verdicts[both] != known[both]]
+    told = f"{paper}: {len(both) - len(other)} of {len(known)} verdicts as recorded"
+    for count, what in (
+        (len(known) - len(both), "recorded but not in this run"),
+        (len(verdicts) - len(both), "in this run but not recorded"),
+    ):
+        told += f", {count} {what}" if count else ""
+    pairs = zip(other, known[other], verdicts[other], strict=True)
+    return [told, *(f"{claim}: recorded as {before}, here {now}" for claim, before, now in pairs)]
 
 
 def _sizes(place: Path) -> dict[str, float]:
@@ -165,8 +182,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m gradleak.claims.recorded", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=Path("docs/results"))
     parser.add_argument("--papers", type=Path, default=Path("papers"), help="their claims")
-    parser.add_argument("--write", action="store_true", help="replace the recorded verdicts")
-    parser.add_argument("--compare", type=Path, metavar="RESULTS", help="folder of claims.csv")
+    what = parser.add_mutually_exclusive_group()
+    words = "replace the recorded verdicts, summary.csv and laptop.csv"
+    what.add_argument("--write", action="store_true", help=words)
+    words = "tell how the claims files of a run in this folder differ from the record"
+    what.add_argument("--compare", type=Path, metavar="RESULTS", help=words)
     given = parser.parse_args(arguments)
     try:
         if given.compare:

@@ -46,6 +46,7 @@ def render(folder: FilePath, papers: FilePath) -> str:
         verdicts=VERDICTS,
         overviews={whose: page.overview(found, frame, whose) for whose in KINDS},
         runs=runs,
+        scale_of={name: run["scale"] for name, run in runs.items()},
         dates=list(dict.fromkeys([*made[:1], *made[-1:]])),
         versions={name: ", ".join(each) for name, each in versions.items()},
         files=tuple(recorded.FILES.values()),

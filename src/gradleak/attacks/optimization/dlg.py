@@ -168,7 +168,7 @@ def _searched(members: Members, settings: Settings) -> Minimum:
     with progress(count + left, "gradients") as bar:
         with bar.doing(count):
             lead = minimise(distance, start, replace(settings, evaluations=count))
-        start, active = torch.cat((lead.x, members.scaling), 1), members
+        start, active, width = torch.cat((lead.x, members.scaling), 1), members, 0
         with bar.doing(left):
             return lead.then(minimise(distance, start, replace(settings, evaluations=left)))
 
