@@ -149,10 +149,13 @@ def table(rows: pd.DataFrame, rate: float) -> str:
         operations=("operations", "sum"), kinds=("kind", lambda k: ", ".join(dict.fromkeys(k)))
     )
     own["hours"] = own["operations"] / rate / 3600
+    own = own.sort_values("operations", ascending=False, kind="stable")
     shown, others = own[own["hours"] >= LEAST], own[own["hours"] < LEAST]
     cells = [
         [f"`{target}`", row["kinds"], _digits(row["operations"] / 1e15), _digits(row["hours"])]
-        for target, row in shown.sort_values("operations", ascending=False, kind="stable").iterrows()
+        for target, row in shown.sort_values(
+            "operations", ascending=False, kind="stable"
+        ).iterrows()
     ]
     sums = (others["operations"].sum() / 1e15, others["hours"].sum())
     if len(others):

@@ -187,7 +187,7 @@ def test_explanations_stand_beside_failures_of_the_recorded_run_only(evidence, t
     # Exceeding is explained too.
     rows = changed(copa_scores(), {"metric": "mse", "attack": "copa"}, times=0.01)
     why = load_explanations(made.EXPLANATIONS, copa())
-    frame = verdicts(copa(), read(tmp_path, rows), why=why)
+    frame = verdicts(copa(), read(tmp_path, rows), why.of.images, why.of.scale, why)
     for name in ("fig1.v2.truck", "fig2.v2.animal", "fig1.v3.truck"):
         row = frame.loc[f"copa.table2.{name}.copa.mse"]
         assert row["verdict"] == "exceeds" and row["explanation"]

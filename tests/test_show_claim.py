@@ -33,7 +33,7 @@ def test_a_cell_has_its_place_numbers_query_tolerance_and_commands(capsys):
         f"runs       {row['n']}",
         "    result: copa_pair",
         "  rule: prediction",
-        "  docs/results/copa/evidence.zip: results/scores/real-laptop/copa_pair/",
+        f"  docs/results/copa/evidence.zip: results/scores/real-{row['scale']}/copa_pair/",
     ):
         assert f"\n{line}\n" in text
     settings = f"images={row['images']} scale={row['scale']}"
