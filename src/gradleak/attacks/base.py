@@ -15,7 +15,6 @@ from gradleak.models.chain import Chain
 from gradleak.settings.fields import Method
 
 if TYPE_CHECKING:
-    from gradleak.attacks.finished import Finished
     from gradleak.servers.secret import Secret
 
 
@@ -162,6 +161,3 @@ class ManyAttack(Entry, ABC):
     @abstractmethod
     def run_many(self, views: Sequence[AttackerView], seeds: Sequence[int]) -> list[Outcome]:
         """Attack each view; a failed one gives its error and leaves the others as they are."""
-
-    def keep_in(self, finished: Finished) -> None:
-        """Keep there what it has finished, and take from there; attacks of seconds do not."""

@@ -15,6 +15,7 @@ import numpy as np
 from gradleak.attacks.base import Attack, AttackerView, ManyAttack, Reconstruction
 from gradleak.attacks.finished import Finished
 from gradleak.attacks.optimization.initialization import Starts
+from gradleak.attacks.optimization.optimization_attack import Search
 from gradleak.client import gradient_files
 from gradleak.errors import NumericsError
 from gradleak.models import files
@@ -124,7 +125,7 @@ def attack_all(
     """
     todo = Views(model_path, gradient_path, None, settings.get("images"), starts, secrets)
     attack = build(settings, device, generator)
-    if finished is not None and isinstance(attack, ManyAttack):
+    if finished is not None and isinstance(attack, Search):
         attack.keep_in(finished)
     out = Results({}, [], [])
     with progress(len(todo), "images") as bar:

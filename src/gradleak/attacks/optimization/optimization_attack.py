@@ -141,7 +141,7 @@ class Search(ManyAttack):
         return [_choose([a for a, owner in pairs if owner == own]) for own in range(len(some))]
 
     def keep_in(self, finished: Finished) -> None:
-        """See `gradleak.attacks.base.ManyAttack`."""
+        """Keep there what it has finished, and take from there."""
         self._finished = finished
 
     def _chunks(self, ready: Mapping[int, Ready]) -> list[list[int]]:
