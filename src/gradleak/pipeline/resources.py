@@ -303,7 +303,9 @@ def update(table: Path, config: Config, folder: Path, *, replace: bool = False) 
         more = max(row, before, key=lambda one: one.jobs)
         rows[row[:3]] = more._replace(mib=mib, cpu_seconds=most)
     ordered = sorted(rows.values(), key=lambda r: (r.script, r.key, SCALES.index(r.scale)))
-    write_rows(table, Measured._fields, [row._asdict() for row in ordered])
+    # Whole numbers in full.
+    told = [row._asdict() | {"mean_work": int(row.mean_work)} for row in ordered]
+    write_rows(table, Measured._fields, told)
     return len(new)
 
 
