@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -138,7 +139,17 @@ def jobs(config: Config, files: Iterable[str]) -> Iterator[dict[str, object]]:
 
 def made(scale: str) -> list[str]:
     """Files that ``snakemake all`` makes at a scale, by Snakemake's summary of them."""
-    command = ["snakemake", "--summary", "--config", "images=real", f"scale={scale}", "--", "all"]
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--summary",
+        "--config",
+        "images=real",
+        f"scale={scale}",
+        "--",
+        "all",
+    ]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return [line.split("\t")[0] for line in told.splitlines()[1:]]
 
