@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gradleak.attacks.optimization.class_fishing import ClassFishing
 from gradleak.attacks.optimization.dlg import Dlg
+from gradleak.attacks.optimization.engine.generators import FIRST, Layout
 from gradleak.attacks.optimization.ggl import Ggl
 from gradleak.attacks.optimization.grnn import Grnn
 from gradleak.attacks.optimization.inverting import CosineSearch
@@ -26,6 +27,7 @@ from gradleak.config import yaml_checks
 from gradleak.config.schema import Config
 from gradleak.config.training import ConditionalVaeConfig
 from gradleak.models.chain import Chain, ConvLayer
+from gradleak.settings.fields import SCALES
 from gradleak.training.generators.conditional_vae import Autoencoder, Sizes
 
 # Passes through a network in forward passes: training takes one and a backward pass of two; a step
@@ -52,9 +54,7 @@ def forward(chain: Chain) -> float:
 
 
 def generator(attack: Grnn, chain: Chain) -> float:
-    """Those of a forward pass of GRNN's generator."""
-    from gradleak.attacks.optimization.engine.generators import FIRST, Layout
-
+    """Operations of a forward pass of GRNN's generator, for one image."""
     blocks = Layout(chain.input, chain.classes, attack.latent).blocks
     sides = (FIRST * 2**number for number in range(len(blocks)))
     return sum(18.0 * a * b * side**2 for (a, b), side in zip(blocks, sides, strict=True))
@@ -68,7 +68,7 @@ def batch_of(config: Config, experiment: str, attack: str) -> int:
 
 
 def of_attack(config: Config, experiment: str, model: str, attack: str) -> float:
-    """Those of an attack with all its steps, 0 if it takes none: closed forms, Gauss-Newton."""
+    """Operations of an attack with all its steps, 0 for closed forms and Gauss-Newton."""
     own, entry = config.experiments[experiment], config.attacks[attack]
     if isinstance(entry, Ggl):
         steps, passes = float(entry.generations) * entry.population, TRAINING
@@ -89,7 +89,7 @@ def of_attack(config: Config, experiment: str, model: str, attack: str) -> float
 
 
 def of_training(config: Config, training: str, model: str) -> float:
-    """Those of a training with all its epochs, or rounds of a federation."""
+    """Operations of a training with all its epochs, or rounds of a federation."""
     own = config.trainings[training]
     share = 1.0
     if own.federated is not None:
@@ -99,7 +99,7 @@ def of_training(config: Config, training: str, model: str) -> float:
 
 
 def of_generator(config: Config, name: str) -> float:
-    """Those of the training of a generator of ours, as PyTorch counts one image."""
+    """Operations of the training of a generator of ours, as PyTorch counts one image."""
     own = config.generators[name]
     if not isinstance(own, ConditionalVaeConfig) or own.images is None:
         return 0.0
@@ -139,17 +139,8 @@ def jobs(config: Config, files: Iterable[str]) -> Iterator[dict[str, object]]:
 
 def made(scale: str) -> list[str]:
     """Files that ``snakemake all`` makes at a scale, by Snakemake's summary of them."""
-    command = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        "--summary",
-        "--config",
-        "images=real",
-        f"scale={scale}",
-        "--",
-        "all",
-    ]
+    words = f"-m snakemake --summary --config images=real scale={scale} -- all"
+    command = [sys.executable, *words.split()]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return [line.split("\t")[0] for line in told.splitlines()[1:]]
 
@@ -164,9 +155,7 @@ def table(rows: pd.DataFrame, rate: float) -> str:
     shown, others = own[own["hours"] >= LEAST], own[own["hours"] < LEAST]
     cells = [
         [f"`{target}`", row["kinds"], _digits(row["operations"] / 1e15), _digits(row["hours"])]
-        for target, row in shown.sort_values(
-            "operations", ascending=False, kind="stable"
-        ).iterrows()
+        for target, row in shown.iterrows()
     ]
     sums = (others["operations"].sum() / 1e15, others["hours"].sum())
     if len(others):
@@ -186,8 +175,7 @@ def _digits(number: float) -> str:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser("python -m benchmarks.paper_hours", description=__doc__)
-    scales = ("smoke", "laptop", "night", "paper")
-    parser.add_argument("--scale", choices=scales, default="paper")
+    parser.add_argument("--scale", choices=SCALES, default="paper")
     parser.add_argument("--rate", type=float, default=RATE, help="operations per second")
     given = parser.parse_args()
     config = gradleak_config.load({**yaml_checks.read("config.yaml"), "scale": given.scale})

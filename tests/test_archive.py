@@ -283,7 +283,9 @@ def test_tables_claims_and_their_summary_are_kept(results):
     # The run is told without its host.
     told = json.loads((folder / "mnist/run.json").read_text())
     assert (told["images"], told["scale"]) == ("real", "smoke")
-    assert {data["dataset"] for data in told["datasets"]} == {"mnist"}
+    assert [(data["dataset"], data["path"]) for data in told["datasets"]] == [
+        ("mnist", "mnist-test.safetensors")
+    ]
     assert list(told["commits"]) == ["c" * 40]
     assert "host" not in told and told["made"]
     assert told["machine"]["architecture"] and told["machine"]["cores"] >= 1

@@ -101,6 +101,14 @@ def test_the_table_has_a_line_for_what_takes_long(config):
     assert lines[3].startswith("| 1 shorter |") and lines[4].startswith("| all |  | 5.9 |")
 
 
+def test_the_page_has_the_numbers_of_claims_that_wait():
+    page = " ".join((ROOT / "docs/gpu.md").read_text(encoding="utf-8").split())
+    for paper, name in (("fedkl", "FedKL"), ("mkor", "MKOR"), ("rgap", "R-GAP")):
+        claims = pd.read_csv(ROOT / "docs/results" / paper / "claims.csv")
+        count = claims.reason.str.contains("scale: needs at least paper", regex=False).sum()
+        assert f"{count} of {name}'s" in page
+
+
 @pytest.mark.slow
 def test_the_page_has_todays_table():
     command = [sys.executable, "-m", "benchmarks.paper_hours"]

@@ -124,7 +124,7 @@ def test_a_run_is_compared_with_the_record_and_with_the_smaller_table(tmp_path, 
     ("column", "value", "words"),
     [
         ("images", "embedded", "images: embedded at scale: laptop, of which"),
-        ("scale", "paper", "recorded are, on real images, copa at laptop, and all at laptop."),
+        ("scale", "paper", "recorded are copa (real laptop), and verdicts at scale: laptop."),
         ("verdict", None, "has no column 'verdict'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a search has done, kept until all of it is done: a job that was cut off goes on."""
+"""Progress of a search, kept until all of it is done: a job that was cut off goes on."""
 
 from __future__ import annotations
 

@@ -128,24 +128,23 @@ def compare(made: FilePath, folder: FilePath) -> list[str]:
     records = {path.parent.name: path.parent for path in Path(folder).glob(f"*/{EVIDENCE}")}
     if not records:
         raise ArtifactError(f"{folder} holds no paper's {EVIDENCE}; name a record.")
-    out, scales = [], {name: run(place)["scale"] for name, place in records.items()}
-    there = [name for name in dict.fromkeys(frame["paper"]) if name in records]
-    for name in there:
-        place, verdicts = records[name], None
-        if (run(place)["images"], scales[name]) == case:
-            verdicts = pd.concat([tally.read(place / file) for file in FILES.values()])
-        elif (run(place)["images"], SMALL) == case:
-            verdicts = brief(folder)
-        if verdicts is not None:
-            known = verdicts[verdicts["paper"] == name].set_index("id")["verdict"]
-            out += _compared(name, frame[frame["paper"] == name].set_index("id")["verdict"], known)
-        elif {images} == {run(place)["images"]}:
-            out.append(f"{name}: recorded at scale {scales[name]}, not {scale}")
-    if not any("as recorded" in line for line in out):
-        which = ", ".join(f"{name} at {scales[name]}" for name in sorted(records))
+    told = {name: run(place) for name, place in sorted(records.items())}
+    cases = {name: (str(record["images"]), str(record["scale"])) for name, record in told.items()}
+    small, out, found = brief(folder), list[str](), False
+    for name in sorted(cases.keys() & set(frame["paper"])):
+        own = frame[frame["paper"] == name]
+        if case in (cases[name], (cases[name][0], SMALL)):
+            files = [tally.read(records[name] / file) for file in FILES.values()]
+            kept = pd.concat(files) if case == cases[name] else small[small["paper"] == name]
+            out += _compared(name, *(one.set_index("id")["verdict"] for one in (own, kept)))
+            found = True
+        else:
+            out.append(f"{name}: recorded on images: {cases[name][0]} at scale: {cases[name][1]}")
+    if not found:
+        which = ", ".join(f"{name} ({' '.join(one)})" for name, one in cases.items())
         raise ArtifactError(
             f"{made} is of images: {images} at scale: {scale}, of which {folder} has no record; "
-            f"recorded are, on real images, {which}, and all at {SMALL}."
+            f"recorded are {which}, and verdicts at scale: {SMALL}."
         )
     return out
 

@@ -248,9 +248,9 @@ class LayerSystem(Operator):
     def _gram_rank(self) -> int:
         """Unknowns minus the singular values below the tolerance, found from below."""
         factor, n = self._factor, self.shape[1]
-        limit = RANK_TOLERANCE * gram.largest_singular_value(self.normal, n)
         if not factor.suspects:
             return n
+        limit = RANK_TOLERANCE * gram.largest_singular_value(self.normal, n)
         count = factor.suspects + max(10, factor.suspects // 20)
         while True:
             count = min(n, count)

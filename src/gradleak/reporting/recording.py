@@ -56,7 +56,9 @@ def write(folder: str, told: Mapping[str, Any], kept: Kept) -> None:
     place.mkdir(parents=True, exist_ok=True)
     results = [own["path"] for own in told["results"]]
     write_csv(place / "artifacts.csv", artifacts(results, told["artifacts"]))
-    write_json(place / recorded.RUN, {key: told[key] for key in RUN})
+    # A record is for others, whom the folders of this machine tell nothing.
+    data = [{**one, "path": Path(one["path"]).name} for one in told["datasets"]]
+    write_json(place / recorded.RUN, {**{key: told[key] for key in RUN}, "datasets": data})
     write_zip(place / recorded.EVIDENCE, {path: Path(path).read_bytes() for path in kept.evidence})
     for table in kept.tables:
         shutil.copyfile(table, place / Path(table).name)

@@ -31,7 +31,7 @@ def _of_scale(value: Any, info: ValidationInfo) -> Any:
 
 
 class Moved(Protocol):
-    """What a search moves, whose state can be kept."""
+    """Values that a search moves, whose state can be kept."""
 
     def state(self) -> dict[str, Tensor]:
         """Tensors from which `restore` goes on."""

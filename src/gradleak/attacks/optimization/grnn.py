@@ -158,6 +158,7 @@ class Grnn(FirstOrder):
         assert isinstance(network, BranchGradients)
 
         def move() -> tuple[Tensor | None, ...]:
+            """Take the step in place, so that it can be replayed."""
             pixels, logits = generators()
             labels = logits.detach() if members.labels is None else members.labels
             known = network if lock is None else network.with_scaling(lock.value)
