@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from chains import conv, net, reference
 from conftest import refused
+from gradleak.attacks.optimization.engine import im2col
 from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients, stack
+from gradleak.attacks.optimization.engine.distances import Cosine, Squared
 from gradleak.attacks.optimization.engine.jacobian import descend
 from gradleak.client.capture import mean_loss
 from gradleak.errors import ConfigError, NumericsError
@@ -95,11 +97,41 @@ def test_gradients_and_the_derivative_of_their_distance_equal_autograd(chain, lo
         torch.testing.assert_close(a, torch.zeros_like(a) if b is None else b)
     scale = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
     scaled = matching(gradients, images, labels, targets, scale)
-    value, *written = descend(gradients, images, labels, targets, scale)
+    value, *written = descend(gradients, images, labels, Squared(targets), scale)
     torch.testing.assert_close(value, scaled)
     for a, b in zip(written, torch.autograd.grad(scaled.sum(), variables), strict=not granted):
         torch.testing.assert_close(a, b)
     assert (written[1] is None) == granted
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("pool", ["none", "average", "max"])
+def test_many_images_of_a_member_are_summed_otherwise_than_few(pool, stride):
+    side = 16 if stride == 2 else 10
+    mode = "replicate" if pool == "max" else "zeros"
+    chain = net(
+        ConvSpec(3, (3, 2), (stride, stride), (1, 1), True, Activation("tanh")),
+        ConvSpec(4, (3, 3), (1, 1), (1, 1), True, Activation("tanh"), pool=pool, padding_mode=mode),
+        LinearSpec(5),
+        size=(2, side, side + stride),
+    )
+    count = im2col.MANY + 1
+    draw = np.random.default_rng(0)
+    images = torch.from_numpy(draw.standard_normal((2, count, *chain.input)))
+    labels = torch.from_numpy(draw.integers(0, 5, (2, count)))
+    gradients = ChainGradients(chain, initial_weights(chain, 0), CLASSES, dtype=torch.float64)
+    targets = [torch.randn_like(g) for g in gradients(images, labels)]
+    scale = torch.tensor([0.5, 2.0], dtype=torch.float64)
+    for distance in (Squared(targets), Cosine(targets, [True] * len(targets))):
+        found, slope, _ = descend(gradients, images, labels, distance, scale)
+        x = images.clone().requires_grad_()
+        parts = list(zip(gradients(x, labels, scale), targets, strict=True))
+        expected = sum((g - t).flatten(1).square().sum(1) for g, t in parts)
+        if isinstance(distance, Cosine):
+            inner = sum((g * t).flatten(1).sum(1) for g, t in parts)
+            expected = 1.0 - inner / sum(g.flatten(1).square().sum(1) for g, _ in parts).sqrt()
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(slope, torch.autograd.grad(expected.sum(), x)[0])
 
 
 def test_a_selection_gives_what_all_members_gave():

@@ -205,15 +205,15 @@ def _distance(x: Tensor, members: Members) -> tuple[Tensor, Tensor]:
     images, logits, scaling = x.split((pixels, told, x.shape[1] - pixels - told), 1)
     images, labels = images.reshape(size), logits.reshape(outputs) if labels is None else labels
     network, fits = members.network, scaling.shape[1] > 0
+    matched = Squared(members.targets)
     if isinstance(network, BranchGradients):
         if members.scaling is not None:
             network = network.with_scaling(scaling if fits else members.scaling)
-        matched = Squared(members.targets)
         value, *slopes = network.descend_scaling(images, labels, matched, members.scale)
     elif isinstance(network, ModuleGradients):
         value, *slopes = network.descend(images, labels, members.targets, members.scale)
     else:
-        value, *slopes = descend(network, images, labels, members.targets, members.scale)
+        value, *slopes = descend(network, images, labels, matched, members.scale)
     parts = [part.flatten(1) for part in slopes[: 2 + fits] if part is not None]
     dead = (value - 1.0).abs() <= DEAD
     return torch.where(dead, torch.inf, value), torch.cat(parts, 1)

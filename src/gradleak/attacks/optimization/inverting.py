@@ -173,6 +173,7 @@ class CosineSearch(FirstOrder):
         import torch
 
         from gradleak.attacks.optimization.engine.distances import Cosine
+        from gradleak.attacks.optimization.engine.jacobian import descend
         from gradleak.attacks.optimization.engine.module_gradients import ModuleGradients
         from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
 
@@ -196,19 +197,18 @@ class CosineSearch(FirstOrder):
             slope, in_moved = torch.autograd.grad(value.sum(), (x, moved), allow_unused=True)
             return cosine.detach(), value.detach(), slope, in_moved
 
-        if isinstance(network, ModuleGradients) and members.scaling is not None:
-            return surrogate
         if isinstance(network, ModuleGradients):
-            return differentiated
-        if not isinstance(network, BranchGradients):
-            return self._replayed(differentiated, network)
-        branches, matched = network, Cosine(members.targets, compared)
+            return differentiated if members.scaling is None else surrogate
+        matched = Cosine(members.targets, compared)
 
         def written(x: Tensor, scaling: Tensor | None) -> Value:
-            known = branches if scaling is None else branches.with_scaling(scaling)
-            cosine, down, _, moved = known.descend_scaling(
-                x.detach(), labels, matched, members.scale
-            )
+            given = x.detach(), labels, matched, members.scale
+            moved: Tensor | None = None
+            if isinstance(network, BranchGradients):
+                known = network if scaling is None else network.with_scaling(scaling)
+                cosine, down, _, moved = known.descend_scaling(*given)
+            else:
+                cosine, down, _ = descend(network, *given)
             rough = tv * variation(x, torch.abs)
             slope = down + torch.autograd.grad(rough.sum(), x)[0]
             return cosine, cosine + rough.detach(), slope, moved

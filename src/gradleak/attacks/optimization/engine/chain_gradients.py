@@ -82,9 +82,9 @@ def check_known(what: str, value: str, known: Sequence[str]) -> None:
 class Walk:
     """Values of a forward and backward pass through a chain; lists have one entry per layer."""
 
-    # Input of the linear part, (M, n, q); in a convolution windows, q = K·P.
+    # Input of the linear part, (M, n, q); in a convolution windows, q = P·K, else q = K.
     inputs: list[Tensor]
-    outputs: list[Tensor]  # a(z), (M, K, O, Ph, Pw) or (M, K, m)
+    outputs: list[Tensor]  # a(z), (M, O, Ph, Pw, K) or (M, K, m)
     derivatives: list[Tensor | None]  # a'(z), None where it is 1
     back: list[Tensor]  # dℓ/da(z), shaped as `outputs`
     left: list[Tensor]  # δ = dℓ/dz, (M, O, q)
@@ -188,7 +188,7 @@ class ChainGradients(Placed):
 
     def _forward(self, images: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """Inputs (M, n, q), linear outputs and outputs of all layers."""
-        x = images
+        x = images_last(images)
         entering, inputs, linear, outputs = [], [], [], []
         for layer in self.chain.layers:
             weight = self.weight(layer)
@@ -199,12 +199,12 @@ class ChainGradients(Placed):
                 z = weight @ columns
                 if bias is not None:
                     z = z + bias
-                z = im2col.to_images(z, layer, x.shape[1])
+                z = im2col.to_images(z, layer, images.shape[1])
                 if layer.skip:
                     z = z + entering[-layer.skip]
                 inputs.append(columns)
             else:
-                x = x.flatten(2)
+                x = as_rows(x)
                 z = rows_times(x, weight.mT)
                 if bias is not None:
                     z = z + bias.mT
@@ -241,11 +241,24 @@ class ChainGradients(Placed):
         return self.entering(number, rows if direct is None else rows + direct.mT)
 
     def entering(self, number: int, values: Tensor) -> Tensor:
-        """Reshape the input (M, K, n) of fully connected layer `number` to the output before it."""
+        """Reshape the input (M, K, n) of fully connected layer `number` to the output before it.
+
+        Before layer 0 that is the images (M, C, H, W, K).
+        """
         previous = self.chain.layers[number - 1] if number else None
         if isinstance(previous, ConvLayer):
-            return values.unflatten(2, (previous.shape.filters, *previous.grid))
-        return values if number else values.unflatten(2, self.chain.input)
+            return values.mT.unflatten(1, (previous.shape.filters, *previous.grid))
+        return values if number else values.mT.unflatten(1, self.chain.input)
+
+
+def images_last(images: Tensor) -> Tensor:
+    """Images (M, K, C, H, W) as (M, C, H, W, K)."""
+    return images.permute(0, 2, 3, 4, 1).contiguous()
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """Reshape the input of a fully connected layer, (M, C, H, W, K) or (M, K, n), to (M, K, n)."""
+    return x.flatten(1, 3).mT if x.ndim == 5 else x
 
 
 def keep_skipped(waiting: dict[int, Tensor], number: int, layer: Layer, delta: Tensor) -> None:
@@ -256,10 +269,10 @@ def keep_skipped(waiting: dict[int, Tensor], number: int, layer: Layer, delta: T
 
 
 def plus_product(base: Tensor | None, a: Tensor, b: Tensor, *, fused: bool) -> Tensor:
-    """Return `base` (M, n, q) + a b, in one operation if `fused`: faster for many members."""
+    """Return `base` (M, n, q) + a b; `fused` is faster, and overwrites `base`."""
     if base is None or not fused:
         return a @ b if base is None else base + a @ b
-    return torch.baddbmm(base, a.expand(len(base), -1, -1), b)
+    return base.baddbmm_(a.expand(len(base), -1, -1), b)
 
 
 def rows_times(rows: Tensor, weight: Tensor, *, fused: bool = True) -> Tensor:

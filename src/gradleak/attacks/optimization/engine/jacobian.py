@@ -8,12 +8,15 @@ from torch import Tensor
 from gradleak.attacks.optimization.engine import im2col
 from gradleak.attacks.optimization.engine.chain_gradients import (
     ChainGradients,
+    as_rows,
+    images_last,
     keep_skipped,
     plus_product,
     rows_times,
     second_of,
     times,
 )
+from gradleak.attacks.optimization.engine.distances import Distance
 from gradleak.attacks.optimization.engine.output import output_bend
 from gradleak.models.chain import ConvLayer, Layer
 
@@ -67,7 +70,7 @@ class Linearised:
     @torch.no_grad()
     def forward(self, direction: Tensor) -> list[Tensor]:
         """Return J v (as `gradients`) for v of the images' shape."""
-        moved, entering = direction, []
+        moved, entering = images_last(direction), []
         tangents, columns = [], []
         for number, layer in enumerate(self._layers):
             entering.append(moved)
@@ -78,7 +81,7 @@ class Linearised:
                 if layer.skip:
                     z = z + entering[-layer.skip]
             else:
-                rows = moved.flatten(2)
+                rows = as_rows(moved)
                 columns.append(rows.mT)
                 z = rows @ weight.mT
             tangents.append(z)
@@ -167,7 +170,8 @@ class Linearised:
             columns = im2col.to_columns(z) if isinstance(layer, ConvLayer) else z.mT
             direct = duals[f"{layer.name}.weight"].mT @ self.left[number]
             back = self._pulled(number, columns, direct, fused=fused)
-        return back + waiting[-1] if -1 in waiting else back, in_logits
+        back = back + waiting[-1] if -1 in waiting else back
+        return back.permute(0, 4, 1, 2, 3), in_logits
 
     def _pushed(self, layer: Layer, z: Tensor, before: Tensor | None, *, fused: bool) -> Tensor:
         """Return `z` (M, O, q) + W `before`, shaped as the layer's output."""
@@ -177,7 +181,7 @@ class Linearised:
                 z = plus_product(z, weight, im2col.unfold(before, layer), fused=fused)
             return im2col.to_images(z, layer, self.images.shape[1])
         z = z.mT
-        return z if before is None else z + rows_times(before.flatten(2), weight.mT, fused=fused)
+        return z if before is None else z + rows_times(as_rows(before), weight.mT, fused=fused)
 
     def _pulled(
         self, number: int, columns: Tensor, direct: Tensor | None = None, *, fused: bool = False
@@ -195,28 +199,22 @@ class Linearised:
 
 @torch.no_grad()
 def descend(
-    network: ChainGradients,
-    images: Tensor,
-    labels: Tensor,
-    targets: Sequence[Tensor],
-    scale: Tensor,
+    network: ChainGradients, images: Tensor, labels: Tensor, distance: Distance, scale: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return Σ_l ||∂ℓ/∂W_l − target_l||² (M,) and its gradients (DLG; R-GAP eq. 1).
+    """Return distances (M,) of gradients, and their own in images and in dummy logits, if any.
 
-    They are those in images (M, K, C, H, W), and in dummy logits, if any, twice as fast as by a
-    graph: with residuals r_l = ∂ℓ/∂W_l − target_l held fixed, ∇_x Σ ||r_l||² = 2 ∇_x d/dε ℓ(x; W +
+    The latter are shaped as images (M, K, C, H, W), and take half the time of a graph: with the
+    distance's derivative r in the gradients held fixed, ∇_x <∇_W ℓ(x; W), r> = ∇_x d/dε ℓ(x; W +
     ε r): one forward pass with tangents ż_l = r_l x_l + W_l ẋ_l, and one backward (Pearlmutter
-    1994, with the roles of weights and images exchanged). `targets` are those of
-    `ChainGradients.targets`, (M, ...); `scale` (M,) multiplies each member's loss.
+    1994, with the roles of weights and images exchanged). `scale` (M,) multiplies each member's
+    loss.
     """
-    at, residuals = Linearised(network, images, labels, scale), dict[str, Tensor]()
-    by_name = dict(zip(network.names, targets, strict=True))
-    for layer, delta, x in zip(network.chain.layers, at.left, at.inputs, strict=True):
-        rows = by_name[f"{layer.name}.weight"].flatten(2)
-        residuals[f"{layer.name}.weight"] = torch.baddbmm(rows, delta, x.mT, beta=-1)
-        if layer.bias:
-            offset = delta.sum(2) - by_name[f"{layer.name}.bias"]
-            residuals[f"{layer.name}.bias"] = offset.unsqueeze(2)
-    norms = [torch.linalg.vector_norm(r, dim=(1, 2)).square() for r in residuals.values()]
-    back, in_logits = at.pull_back(residuals, fused=True)
-    return torch.stack(norms).sum(0), 2.0 * back, None if in_logits is None else 2.0 * in_logits
+    at = Linearised(network, images, labels, scale)
+    pairs = zip(network.names, at.gradients(), strict=True)
+    found = [value.reshape(-1, *network.shapes[name]) for name, value in pairs]
+    value, along, factor = distance(found)
+    wide = (r.flatten(2) if r.ndim > 2 else r.unsqueeze(2) for r in along)
+    back, in_logits = at.pull_back(dict(zip(network.names, wide, strict=True)), fused=True)
+    if in_logits is not None:
+        in_logits = in_logits * factor[:, None, None]
+    return value, back * factor[:, None, None, None, None], in_logits
