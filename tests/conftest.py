@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
@@ -35,11 +36,14 @@ LONGEST = [
 
 
 def pytest_configure():
-    """Run on one thread for each process, and let the pipeline's jobs keep what they compile.
+    """Run on one thread for each process, time nothing, and let jobs keep what they compile.
 
     Threads of two processes on two cores would wait for each other, and a thousand jobs would
     compile the package a thousand times where the environment says so.
     """
+    # A busy machine is no failure.
+    hypothesis.settings.register_profile("untimed", deadline=None)
+    hypothesis.settings.load_profile("untimed")
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -191,7 +191,7 @@ def test_names_are_shown_as_they_are_and_make_no_elements():
     assert not LEAKS.all("b") and len(LEAKS.all("script")) == 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(name=st.text(min_size=1), number=st.integers(0, 10**12))
 def test_any_text_and_number_is_taken(name, number):
     odd = {"source": name, "kind": name, "weights": name, "multiply_adds": number}

@@ -60,7 +60,7 @@ def first_of(network):
     return structural_rank(layer.shape, behind(network, layer))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(networks(), st.integers(0, 1000))
 @example(SKIPPED, 0)
 @example(RIM, 0)

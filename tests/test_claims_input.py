@@ -164,7 +164,7 @@ def test_exact_reconstruction_gives_no_infinity(tmp_path):
     assert frame["copa.table2.fig1.v3.truck.rgap.mse"].verdict == "reproduced"
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(st.integers(3, 25), st.floats(-5, 1), st.floats(0.01, 1.0), st.booleans())
 def test_intervals_cover_what_they_promise(n, center, spread, log):
     rng = np.random.default_rng(n)

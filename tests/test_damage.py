@@ -87,9 +87,7 @@ def test_a_file_that_is_not_whole_is_named(whole, copied, name, damage):
 
 
 @readers()
-@settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(bit=st.integers(0, 2**30), header=st.booleans())
 def test_a_flipped_bit_changes_nothing_or_is_told(whole, copied, name, bit, header):
     """In the header of a file of arrays, or anywhere; of some arrays a reader reads a part."""

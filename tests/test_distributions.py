@@ -67,7 +67,7 @@ QUARTERS = st.integers(-50 * 4 * FINE, 50 * 4 * FINE).map(lambda k: k / (4 * FIN
 VALUES = st.lists(QUARTERS, min_size=2, max_size=40)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(VALUES, VALUES)
 def test_spread_agrees_with_scipy(one, other):
     spreads = Spread(), Spread()

@@ -248,7 +248,7 @@ def test_a_federation_without_answers_images_or_private_parts_is_refused():
 LABELS = np.arange(900) % 3
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     labels=st.lists(st.integers(0, 6), min_size=1, max_size=150),
     clients=st.integers(1, 12),

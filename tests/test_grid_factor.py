@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scipy.linalg import LinAlgError
 from torch import nn
@@ -35,7 +35,6 @@ def small_leaves(monkeypatch):
     monkeypatch.setattr(grid_factor, "STRIPE", 3)
 
 
-@settings(deadline=None)
 @given(SHAPES, SEEDS)
 @example(WIDE, 0)
 @example(TALL, 0)
@@ -54,7 +53,6 @@ def test_it_solves_what_the_dense_matrix_does(shape, seed):
     np.testing.assert_allclose(factor.solve(values[:, 0]), found[:, 0], rtol=1e-9, atol=1e-9)
 
 
-@settings(deadline=None)
 @given(SHAPES)
 @example(WIDE)
 def test_every_pixel_is_eliminated_once(shape):
@@ -91,7 +89,6 @@ def test_it_refuses_a_matrix_that_is_not_positive_definite():
         GridFactor(np.zeros((9, 2, 3, 2)), Dissection(WIDE))
 
 
-@settings(deadline=None)
 @given(SHAPES, SEEDS)
 @example(WIDE, 0)
 def test_a_convolution_is_applied_without_its_matrix(shape, seed):

@@ -66,7 +66,7 @@ def test_parameters_are_those_of_the_authors(specs, size, gave_way, whole):
 
 
 @given(st.sampled_from(["identity", "relu", "sigmoid"]), st.integers(1, 50), st.integers(0, 5))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_forward_is_equation_37(activation, length, seed):
     chain = locked(dlg_lenet(), lock=Lock(length, Activation(activation)))
     weights = client(chain, seed)

@@ -137,7 +137,7 @@ def test_leaking_channels_and_saturated_sigmoids_are_live():
 @pytest.mark.parametrize("low", [0.0, -0.5])
 @pytest.mark.parametrize("mode", ["zeros", "replicate"])
 @pytest.mark.parametrize("activation", ["relu", "leaky_relu", "tanh", "identity", "sigmoid"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_features_are_those_of_the_whole_network(activation, mode, low, data):
     kind = {**SAME, "padding_mode": mode, "activation": activation}

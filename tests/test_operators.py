@@ -91,7 +91,7 @@ def assert_operates(operator, dense, seed):
 
 
 @given(SHAPES, SEEDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_operators_match_autograd_and_their_adjoints(shape, seed):
     weight, delta, _ = parts(shape, seed)
     whole, truth = system(shape, seed), dense_by_torch(shape, weight, delta)
@@ -106,7 +106,7 @@ def test_operators_match_autograd_and_their_adjoints(shape, seed):
 
 
 @given(MANY, SEEDS, st.booleans(), st.booleans())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @large()
 def test_the_normal_matrix_is_that_of_the_dense_system(shape, seed, masked, pinned):
     whole = system(shape, seed, masked=masked, pinned=pinned)
@@ -127,7 +127,7 @@ def solved(whole, seed):
 
 
 @given(SHAPES, SEEDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_solve_is_the_minimum_norm_least_squares_solution(shape, seed):
     found, expected, steps, *_ = solved(system(shape, seed), seed)
     np.testing.assert_allclose(found.x, expected, rtol=1e-5, atol=1e-6)
@@ -136,7 +136,7 @@ def test_solve_is_the_minimum_norm_least_squares_solution(shape, seed):
 
 @given(MANY, SEEDS, st.booleans(), st.booleans())
 @example(ConvShape(3, 3, (2, 2), (2, 2), (2, 2), (2, 8)), 120, False, False)  # no small pivot
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @large()
 def test_so_it_is_of_large_systems(shape, seed, masked, pinned):
     whole = system(shape, seed, masked=masked, pinned=pinned)
@@ -150,7 +150,7 @@ def test_so_it_is_of_large_systems(shape, seed, masked, pinned):
 
 
 @given(SHAPES, SEEDS, st.sampled_from([1e-4, 1e-8]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_solve_keeps_what_small_gradients_tell(shape, seed, scale):
     """Gradients are often orders of magnitude below the weights; on consistent data all counts."""
     whole = system(shape, seed, scale)
@@ -163,7 +163,7 @@ def test_solve_keeps_what_small_gradients_tell(shape, seed, scale):
 
 
 @given(MANY, SEEDS, st.booleans(), st.sampled_from([1.0, 1e-4, 1e-8]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @large()
 def test_a_balanced_solve_keeps_what_small_gradients_tell(shape, seed, masked, scale):
     whole = system(shape, seed, scale, masked)
@@ -205,7 +205,7 @@ def test_small_gradients_correct_the_errors_of_z_in_balance():
 @pytest.mark.parametrize("size", [nullcontext, large])
 @given(MANY, SEEDS, st.booleans(), st.sampled_from([1.0, 1e-4]))
 @example(ConvShape(2, 3, (1, 4), (1, 1), (1, 1), (4, 2)), 126, False, 1.0)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_rank_matches_singular_values_and_the_structural_rank(size, shape, seed, masked, scale):
     with size():
         whole = system(shape, seed, scale, masked)

@@ -80,7 +80,7 @@ def drawn(layers):
 
 
 @given(LAYERS, st.integers(1, 40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_both_counts_agree_on_the_first_deficient_layer_and_on_the_sign(layers, filters):
     network = drawn(layers)
     rows = analyse(network)
@@ -102,7 +102,7 @@ def test_both_counts_agree_on_the_first_deficient_layer_and_on_the_sign(layers, 
 
 
 @given(LAYERS, st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_skip_over_one_layer_changes_no_count(layers, data):
     network = drawn([*layers, (layers[-1][0], 3, 1, 1)])
     position = data.draw(st.integers(0, len(layers)))

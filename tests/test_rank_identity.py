@@ -53,7 +53,7 @@ def systems(network, seed):
     return [layer_system(layer, weights, found).dense() for layer in network.convolutions]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(networks(), st.integers(0, 100))
 def test_free_directions_are_the_count_and_the_rows_that_follow_from_others(network, seed):
     """1 and 3, with the network's own counts and the dense system's rank."""
@@ -74,7 +74,7 @@ def test_free_directions_are_the_count_and_the_rows_that_follow_from_others(netw
         assert index <= -(worst + 1) / depth + 1e-9
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(conv_shapes(), st.integers(1, 5), st.integers(1, 5), st.integers(0, 100))
 def test_at_least_so_many_rows_follow_from_others(shape, weight_rank, delta_rank, seed):
     """2: the dependencies are there and are as many as the page says, of filters alike too."""
@@ -102,7 +102,7 @@ def test_at_least_so_many_rows_follow_from_others(shape, weight_rank, delta_rank
     assert len(dense) - rank(dense) >= known >= 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(networks(), st.lists(st.integers(0, 1000), min_size=2, max_size=2, unique=True))
 def test_real_gradients_have_the_rank_of_almost_every_one(network, seeds):
     """4: two draws of weights and image give the same ranks; see `test_behind` for 5."""

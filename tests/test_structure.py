@@ -83,7 +83,7 @@ def numerical_rank(system):
     return int((values > 1e-11 * values[:1].max(initial=0)).sum())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(conv_shapes(8, 8, 5, 4), st.integers(0, 2**32 - 1))
 def test_bound_holds_and_is_met_on_the_domain(shape, seed):
     rank = numerical_rank(dense_system(shape, seed))
