@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from conftest import ROOT
+from conftest import ROOT, sentence
 from gradleak.claims import recorded as recorded_again
 from gradleak.claims.outcome import VERDICTS
 from gradleak.errors import ArtifactError
@@ -289,6 +289,22 @@ def test_tables_claims_and_their_summary_are_kept(results):
     assert list(told["commits"]) == ["c" * 40]
     assert "host" not in told and told["made"]
     assert told["machine"]["architecture"] and told["machine"]["cores"] >= 1
+
+
+def test_a_part_has_the_scores_of_one_experiment_and_no_verdicts(results):
+    scores = "results/scores/real-smoke/mnist/a/none/b.csv"
+    made(scores, "score", content="value\n1\n")
+    recording.write_part("parts/mnist", record([scores]), [scores])
+    names = {path.name for path in Path("parts/mnist").iterdir()}
+    assert names == {recorded_again.EVIDENCE, recorded_again.RUN, recorded_again.ARTIFACTS}
+    with zipfile.ZipFile("parts/mnist/evidence.zip") as archive:
+        assert archive.namelist() == [scores] and archive.read(scores) == b"value\n1\n"
+    files = pd.read_csv("parts/mnist/artifacts.csv")
+    assert list(files["artifact"]) == [scores] and list(files["rule"]) == ["score"]
+    Path(scores).write_text("value\n2\n")
+    said = sentence(ArtifactError, recording.write_part, "parts/x", record([scores]), [scores])
+    assert f"{scores} was changed after it was made" in said
+    assert not Path("parts/x").exists()
 
 
 def test_verdicts_follow_from_what_is_kept(results):

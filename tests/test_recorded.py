@@ -83,6 +83,60 @@ def test_scores_in_the_record_decide(tmp_path, papers):
     assert judged.loc[ONE, "verdict"] == "differs"
 
 
+def add_part(folder, scores, scale="night"):
+    """Scores of an experiment at a larger scale, beside a record."""
+    place = folder / "copa" / recorded.PARTS / "copa_pair"
+    place.mkdir(parents=True)
+    member = f"results/scores/real-{scale}/copa_pair/a.csv"
+    write_zip(
+        place / recorded.EVIDENCE, {member: pd.DataFrame(scores).to_csv(index=False).encode()}
+    )
+    (place / recorded.RUN).write_text(json.dumps({**CASE, "scale": scale}))
+    made = {**dict.fromkeys(recorded.TOOK, 2), "artifact": "results/b.csv", "rule": "score"}
+    pd.DataFrame([{**made, "cpu_seconds": 120}]).to_csv(place / recorded.ARTIFACTS, index=False)
+
+
+def test_a_part_at_a_larger_scale_judges_what_it_covers_and_no_scales_are_mixed(
+    tmp_path, papers, capsys
+):
+    folder = record(tmp_path, copa_scores())
+    (folder / "copa/copa_table2.csv").write_text("of,yesterday\n1,2\n")
+    assert run(folder, papers, "--write") == 0
+    before = pd.read_csv(folder / "copa/claims.csv").set_index("id")
+    small = pd.read_csv(folder / "laptop.csv").set_index("id")
+    where = {"model": "cnn3_v1_tanh", "attack": "copa", "metric": "mse"}
+    larger = pd.DataFrame(changed(copa_scores(), where, times=100.0))
+    add_part(folder, larger[larger["attack"] == "copa"])
+    assert run(folder, papers, "--write") == 0
+    frames = [pd.read_csv(folder / "copa" / name) for name in recorded.FILES.values()]
+    after = pd.concat(frames).set_index("id")
+    assert after.loc[ONE, ["verdict", "scale"]].to_list() == ["differs", "night"]
+    assert set(after.scale) == {"laptop", "night"}
+    # A sentence about both attacks is judged where both are.
+    both = [name for name, row in before.iterrows() if "R-GAP" in str(row.statement) and row.p > 0]
+    assert both and set(after.loc[both, "scale"]) == {"laptop"}
+    assert list(after.loc[both, "verdict"]) == list(before.loc[both, "verdict"])
+    # Numbers of the smaller scale stay where they are kept, and the paper's table is today's.
+    pd.testing.assert_frame_equal(pd.read_csv(folder / "laptop.csv").set_index("id"), small)
+    table = pd.read_csv(folder / "copa/copa_table2.csv")
+    assert set(table.scale) == {"laptop", "night"}
+    counts = pd.read_csv(folder / "summary.csv").set_index("whose")
+    assert counts.loc["paper", "scale"] == "laptop and night"
+    assert list(counts.loc["paper", ["jobs", "cpu_minutes"]]) == [2, 3]
+    # Claims of a run are compared with those of its scale.
+    made = tmp_path / "results"
+    shutil.copytree(folder / "copa", made, ignore=shutil.ignore_patterns("*.zip", "*.json"))
+    for name in recorded.FILES.values():
+        rows = pd.read_csv(made / name, keep_default_na=False, dtype=str)
+        rows[rows.scale == "night"].to_csv(made / name, index=False)
+    capsys.readouterr()
+    assert run(folder, papers, "--compare", str(made)) == 0
+    count = int((after.scale == "night").sum())
+    assert capsys.readouterr().out == f"copa: {count} of {count} verdicts as recorded\n"
+    (folder / "copa/parts/copa_pair" / recorded.RUN).unlink()
+    assert run(folder, papers) == 2 and "run.json cannot be read" in capsys.readouterr().err
+
+
 def test_a_damaged_record_is_refused_in_one_sentence(tmp_path, papers, capsys):
     folder = record(tmp_path, copa_scores())
     (folder / "copa" / recorded.EVIDENCE).write_bytes(b"no zip")

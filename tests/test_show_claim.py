@@ -82,12 +82,14 @@ def test_a_claim_that_needs_no_run_asks_for_none(name, why, capsys):
 
 
 def test_every_file_that_a_claim_names_is_there():
-    members = {path: zipfile.ZipFile(path).namelist() for path in ROOT.glob("docs/results/*/*.zip")}
+    members = {
+        path: zipfile.ZipFile(path).namelist() for path in ROOT.glob("docs/results/**/*.zip")
+    }
     loaded = {paper: RECORD.of(next(iter(ids))) for paper, ids in by_paper().items()}
     seen = set()
     for name, row in RECORD.rows.items():
         claims = [c for c in loaded[row["paper"]][0].claims if c.id == name or _part(c, name)]
-        for path in show._files(row, claims):
+        for path in show._files(row, claims, RECORD.scale(row["paper"])):
             file, _, folder = path.partition(": ")
             seen.add(path)
             assert (ROOT / file).is_file(), f"{name}: {path}"

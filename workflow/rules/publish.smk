@@ -244,6 +244,32 @@ rule record_paper:
         "../scripts/record.py"
 
 
+# The same of one experiment's scores, as a part of a record at a smaller scale.
+rule record_part:
+    input:
+        results=ASK.judged_of,
+        config=SETTINGS,
+        included=list(INCLUDED.values()),
+        lock=beside_snakefile("requirements.lock"),
+    output:
+        directory("results/parts/{experiment}"),
+    log:
+        "results/logs/parts/{experiment}.log",
+    localrule: True
+    conda:
+        "../../envs/gradleak.yaml"
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    params:
+        **CHAIN,
+        code=code("gradleak.reporting.recording", "gradleak.reporting.provenance_record"),
+    message:
+        "Record the scores of {wildcards.experiment}: {output}"
+    script:
+        "../scripts/record.py"
+
+
 rule record:
     input:
         expand("results/record/{paper}", paper=CONFIG.papers),

@@ -1,4 +1,4 @@
-"""Writes what docs/results keeps of a paper's run."""
+"""Writes what docs/results keeps of a paper's run, or of one experiment's scores."""
 
 import _package
 from gradleak.config.schema import Config
@@ -13,5 +13,8 @@ with job(snakemake, altered=True):
     included = dict(zip(params.included, given.included, strict=True))
     files = {"config.yaml": given.config, **included}
     told = make([*given.results], config, layout, settings=files, lock=given.lock)
-    kept = recording.Kept(given.claims, given.tables, given.evidence)
-    recording.write(snakemake.output[0], told, kept)
+    if given.get("claims"):
+        kept = recording.Kept(given.claims, given.tables, given.evidence)
+        recording.write(snakemake.output[0], told, kept)
+    else:
+        recording.write_part(snakemake.output[0], told, given.results)

@@ -1,7 +1,7 @@
 """Evaluate all claims of a file, by our results and by the paper's own tables."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from gradleak.claims.outcome import (
     BY_DEFINITION,
     DIFFERS,
     EXCEEDS,
+    MISSING,
     NOT_JUDGED,
     NOT_TOLD_APART,
     REFUTED,
@@ -43,6 +44,8 @@ OF_NUMBERS = (*TESTED, EXCEEDS)
 RANDOM = ("value", "order")  # kinds of claims about what another run would give otherwise
 NOTHING = "nothing"  # begins the reason of an agreement of searches that found nothing
 OPEN = (TOO_WIDE, ONE_DRAW)  # begin reasons of what was measured, but shows nothing
+# Evidence with its scale.
+Larger = Sequence[tuple[Evidence, str]]
 # Printed numbers correspond to runs: each image has one.
 PLACE = {"model": "", "seed": "0", "batch": "0", "index": "", "answer": "0"}
 
@@ -82,31 +85,37 @@ class Judge:
     it), unless it is our stricter reading. A claim whose requirements are not met is not judged,
     and our number is shown too.
 
+    `larger` is evidence at larger scales, the largest first, which may cover a part of the claims:
+    each is judged by the first that has all that it reads, at one scale.
+
     Raises `ArtifactError` if the evidence is malformed (a duplicated run, text for a number).
     """
 
-    def __init__(self, claims: Claims, evidence: Evidence, images: str, scale: str) -> None:
+    def __init__(
+        self,
+        claims: Claims,
+        evidence: Evidence,
+        images: str,
+        scale: str,
+        larger: Larger = (),
+    ) -> None:
         if scale not in SCALES or images not in ("embedded", "real"):
             raise ValueError(f"images {images!r}, scale {scale!r}: use embedded or real, {SCALES}.")
         self.claims, self.evidence = claims, evidence.on(images)
+        self._larger = [(one.on(images), own) for one, own in larger]
         self.by_id = {claim.id: claim for claim in claims.claims}
         self.printed = printed(claims)
         self.images, self.scale = images, scale
 
     def __call__(self, claim: Claim) -> Outcome:
         """Judge one claim."""
-        tolerance = self.claims.tolerances[claim.tolerance]
-        evidence = self.printed if claim.query.asks == "paper" else self.evidence
-        try:
-            outcome = claim.query.judge(claim, tolerance, evidence)
-        except NotJudged as reason:
-            outcome = Outcome(NOT_JUDGED, str(reason))
-        unmet = self._unmet(claim.needs) or self._nothing(claim, outcome)
+        outcome = self._asked(claim)
+        unmet = self._unmet(claim.needs, outcome.scale) or self._nothing(claim, outcome)
         judged = outcome.verdict != NOT_JUDGED or outcome.reason.startswith(OPEN)
         side = {REPRODUCED: claim.to_hold, DIFFERS: claim.to_fail}.get(outcome.verdict)
         if unmet and outcome.verdict and judged:
             outcome = replace(outcome, verdict=NOT_JUDGED, reason=unmet)
-        elif side and (beyond := self._unmet(side)):
+        elif side and (beyond := self._unmet(side, outcome.scale)):
             outcome = replace(outcome, verdict=NOT_JUDGED, reason=beyond, one_sided=True)
         outcome = _of_kind(claim, outcome)
         against = self.contradictions(claim)
@@ -116,12 +125,30 @@ class Judge:
         whose = "the paper itself" if claim.contradicted_by else "the paper's own table"
         return replace(outcome, verdict=REFUTED, reason=f"{whose}: {' | '.join(against)}; {ours}")
 
-    def _unmet(self, needs: Needs) -> str:
-        """Name the requirement that this run does not meet; empty if it meets all."""
+    def _asked(self, claim: Claim) -> Outcome:
+        """Answer of the claim's query, by the largest runs that have one."""
+        tolerance = self.claims.tolerances[claim.tolerance]
+        alone = claim.query.asks == "paper"
+        runs = [(self.printed if alone else self.evidence, self.scale)]
+        for evidence, scale in [*([] if alone else self._larger), *runs]:
+            try:
+                outcome = claim.query.judge(claim, tolerance, evidence)
+            except NotJudged as reason:
+                outcome = Outcome(NOT_JUDGED, str(reason))
+            outcome = replace(outcome, scale=scale)
+            if not outcome.reason.startswith(f"{MISSING}:"):
+                break
+        return outcome
+
+    def _unmet(self, needs: Needs, scale: str) -> str:
+        """Name the requirement that runs of a scale do not meet; empty if they meet all."""
         if needs.images == "real" and self.images != "real":
-            return "data: the paper's value depends on its images, and these are the embedded ones"
-        if SCALES.index(self.scale) < SCALES.index(needs.scale):
-            words = f"scale: needs at least {needs.scale}, this is {self.scale}"
+            return (
+                f"{MISSING}: the paper's value depends on its images, and these are the embedded "
+                "ones"
+            )
+        if SCALES.index(scale) < SCALES.index(needs.scale):
+            words = f"scale: needs at least {needs.scale}, this is {scale}"
             return words + (f": {needs.why}" if needs.why else "")
         return ""
 
@@ -181,7 +208,7 @@ def _row(claim: Claim, outcome: Outcome, tolerance: Tolerance) -> dict[str, obje
     row |= {key: getattr(outcome, key) for key in OF_OUTCOME}
     row |= {"window": outcome.window or query.window(claim, tolerance), "closeness": near}
     row |= _p_values(outcome, query.sided)
-    row |= {"verdict": outcome.verdict, "reason": outcome.reason}
+    row |= {"verdict": outcome.verdict, "reason": outcome.reason, "scale": outcome.scale}
     part_of = claim.sentence.id if claim.sentence else ""
     read = query.found_in() or ([PAPER] if claim.contradicted_by else [])
     return row | {"evidence": ", ".join(read), PART_OF: part_of}
@@ -202,6 +229,7 @@ def _sentence_row(sentence: Sentence, parts: list[Part], rows: list[dict]) -> di
     row |= {"id": sentence.id, "statement": sentence.statement, "paper_value": None}
     row |= {key: getattr(outcome, key) for key in OF_OUTCOME}
     row |= {key: _each(own[key] for own in rows) for key in ("window", "evidence")}
+    row |= {"scale": min((str(own["scale"]) for own in rows), key=SCALES.index)}
     row |= _p_values(outcome, max(part.claim.query.sided for part in parts))
     return row | {"verdict": outcome.verdict, "reason": outcome.reason, PART_OF: ""}
 
@@ -229,6 +257,7 @@ def evaluate(
     images: str,
     scale: str,
     explanations: Explanations | None = None,
+    larger: Larger = (),
 ) -> pd.DataFrame:
     """Judge every number and sentence of a claims file: one row each, in the file's order.
 
@@ -239,11 +268,11 @@ def evaluate(
     was read.
 
     Missing results make claims "not judged", with the reason. `images` is ``embedded`` or ``real``,
-    `scale` one of `gradleak.settings.fields.SCALES`. `explanations` are shown for claims that
-    failed in the run they were written for, or in any run if so marked. Raises `ArtifactError` if
-    the evidence is malformed.
+    `scale` one of `gradleak.settings.fields.SCALES`, and of `larger` runs (see `Judge`) each row
+    names its own. `explanations` are shown for claims that failed in the run they were written for,
+    or in any run if so marked. Raises `ArtifactError` if the evidence is malformed.
     """
-    judge = Judge(claims, evidence, images, scale)
+    judge = Judge(claims, evidence, images, scale, larger)
     groups: dict[str, list[Claim]] = {}  # parts of a sentence, or a claim alone
     for claim in claims.judged():
         groups.setdefault(claim.sentence.id if claim.sentence else claim.id, []).append(claim)
@@ -253,7 +282,7 @@ def evaluate(
         outcomes = [judge(claim) for claim in group]
         own = [_row(*each) for each in zip(group, outcomes, tolerances, strict=True)]
         for row in own:
-            told = (str(row["id"]), str(row["verdict"]), images, scale)
+            told = (str(row["id"]), str(row["verdict"]), images, str(row["scale"]))
             row["explanation"] = explanations.text(*told) if explanations else ""
         if sentence := group[0].sentence:
             made = zip(group, outcomes, (one.alpha for one in tolerances), strict=True)
@@ -262,6 +291,6 @@ def evaluate(
             why = dict.fromkeys(str(row["explanation"]) for row in own if row["explanation"])
             own.insert(0, {**whole, "explanation": " ".join(why) if failed else ""})
         rows += own
-    frame = pd.DataFrame(rows, columns=COLUMNS).assign(images=images, scale=scale)
+    frame = pd.DataFrame(rows, columns=COLUMNS).assign(images=images)
     frame = frame.astype({"paper_value": float, "p": float, "holm": float})
     return _with_holm(frame.astype({"n": "Int64", "n_ok": "Int64"}))

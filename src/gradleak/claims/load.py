@@ -279,7 +279,8 @@ class Row(Closed):
 class Explanation(Closed):
     """Explanation of why some claims fail, one or a group."""
 
-    of: Literal["any"] | None = None  # of every run, without numbers of one
+    # Of every run, without numbers of one; or of a part of a record that is larger than the rest.
+    of: Literal["any"] | Case | None = None
     claims: list[str] = Field(min_length=1)  # ids, in which * matches any characters
     text: str = Field(min_length=1)
     # Pages (page.md or page.md#heading), tests (file.py::name) and rows of recorded tables.
@@ -306,8 +307,9 @@ class Explanations:
         found = self.by_id.get(claim)
         if found is None or verdict not in EXPLAINED:
             return ""
-        same = (self.of.images, self.of.scale) == (images, scale)
-        return found.text if same or found.of == "any" else ""
+        of = found.of or self.of
+        same = of == "any" or (of.images, of.scale) == (images, scale)
+        return found.text if same else ""
 
 
 def load_explanations(path: str | Path, claims: Claims) -> Explanations:

@@ -14,6 +14,10 @@ NOT_JUDGED = "not judged"
 VERDICTS = (*(REPRODUCED, EXCEEDS, DIFFERS, NOT_TOLD_APART, REFUTED, BY_DEFINITION, NOT_JUDGED),)
 
 
+# Begins the reason of a claim for which results are missing.
+MISSING = "data"
+
+
 class NotJudged(Exception):
     """Raised if a claim cannot be judged; the message says what is missing."""
 
@@ -39,6 +43,7 @@ class Outcome:
     units: int | None = None  # independent values behind a number, if they are not the runs
     window: str = ""  # which results of ours agree with the paper
     one_sided: bool = False  # not judged, for what a verdict on this side would need
+    scale: str = ""  # of the runs
 
 
 def holds(condition: bool) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from gradleak.claims.evaluate import OF_OUTCOME, Judge
+from gradleak.claims.evaluate import OF_OUTCOME, Judge, Larger
 from gradleak.claims.evidence import Evidence
 from gradleak.claims.load import load
 from gradleak.claims.model import Claims
@@ -14,14 +14,21 @@ from gradleak.errors import ConfigError
 from gradleak.runtime import tidy
 
 
-def table(claims: Claims, evidence: Evidence, name: str, images: str, scale: str) -> pd.DataFrame:
+def table(
+    claims: Claims,
+    evidence: Evidence,
+    name: str,
+    images: str,
+    scale: str,
+    larger: Larger = (),
+) -> pd.DataFrame:
     """One of the paper's tables, such as ``copa_table2``: a row per number, the paper's and ours.
 
     Rows that only we have (20 images) have an empty `paper`. They, ours beside a number of the
     paper's, and repetitions of one in another unit have no `verdict`, but a note. Raises
     `ConfigError` if no grid has that table.
     """
-    rows, judge = [], Judge(claims, evidence, images, scale)
+    rows, judge = [], Judge(claims, evidence, images, scale, larger)
     for claim in claims.claims:
         if claim.cell is None or claim.cell.table != name:
             continue
@@ -35,7 +42,7 @@ def table(claims: Claims, evidence: Evidence, name: str, images: str, scale: str
             {key: getattr(claim.cell, key) for key in ("row", "column", "metric")}
             | {"paper": (claim.printed or math.nan) if paper is None else paper}
             | {key: getattr(outcome, key) for key in OF_OUTCOME}
-            | {"images": images, "scale": scale}
+            | {"images": images, "scale": outcome.scale}
             | {"verdict": outcome.verdict if claim.is_judged else ""}
             | {"note": joined(note, outcome.reason if claim.is_judged else _counted(outcome))}
         )
@@ -60,5 +67,6 @@ def _counted(outcome: Outcome) -> str:
 def make(files: tidy.Given, words: tidy.Given, case: Mapping[str, str]) -> pd.DataFrame:
     """Make the table ``name`` of `words` by the paper's ``claims`` and the available evidence."""
     given = {kind: files.get(kind, []) for kind in ("scores", "security", "rank", "tables")}
-    found = table(load(files["claims"]), Evidence.read(**given), words["name"], **case)
+    run = case["images"], case["scale"]
+    found = table(load(files["claims"]), Evidence.read(**given), words["name"], *run)
     return found[found["paper"].notna()]

@@ -4,6 +4,9 @@ The folder holds for each paper what its verdicts rest on: `evidence.zip` with s
 ranks at their paths, and the tables. Judging takes seconds and needs no run. ``--write`` replaces
 the claims files, summary.csv and laptop.csv, after a change of claims or of how they are judged.
 
+A record may have `parts`, each a folder with the scores of one experiment at a larger scale (made
+by ``results/parts/{experiment}``). A claim is judged by those if they have all that it reads.
+
 ``laptop.csv`` holds what all papers' claims came to at laptop scale, for those who run that:
 ``--compare results`` tells which verdicts of a run of theirs are not those of a record.
 """
@@ -13,21 +16,23 @@ import json
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from gradleak.claims import tally
-from gradleak.claims.evaluate import evaluate
+from gradleak.claims import paper_table, tally
+from gradleak.claims.evaluate import Larger, evaluate
 from gradleak.claims.evidence import Evidence
 from gradleak.claims.load import load, load_explanations
 from gradleak.errors import ArtifactError, GradleakError
 from gradleak.runtime.artifacts import FilePath, again, read_csv, write_csv
+from gradleak.settings.fields import SCALES
 
 EVIDENCE, RUN, ARTIFACTS = "evidence.zip", "run.json", "artifacts.csv"
+PARTS = "parts"  # folder of a record
 FILES = dict(zip(tally.KINDS, ("claims.csv", "claims_ours.csv", "claims_parts.csv"), strict=True))
 # Files that are not evidence, beside the tables of a paper.
 NO_TABLES = (*FILES.values(), ARTIFACTS, "speed.csv")
@@ -46,9 +51,29 @@ def judge(folder: FilePath, claims: FilePath) -> pd.DataFrame:
     told = run(place)
     file, why = load(source), source.with_name("explanations.yaml")
     explained = load_explanations(why, file) if why.exists() else None
-    with _unpacked(place / EVIDENCE) as unpacked:
-        evidence = _evidence(unpacked, place)
-        return evaluate(file, evidence, told["images"], told["scale"], explanations=explained)
+    given = _whole(place), told["images"], told["scale"]
+    return evaluate(file, *given, explanations=explained, larger=_larger(place))
+
+
+def tables(folder: FilePath, claims: FilePath) -> dict[str, pd.DataFrame]:
+    """A record's tables that show the paper's numbers beside ours, by file name, as of today.
+
+    Raises as `judge`.
+    """
+    place, file = Path(folder), load(Path(claims))
+    told, evidence, larger = run(place), _whole(place), _larger(place)
+    names = {claim.cell.table for claim in file.claims if claim.cell is not None}
+    out = {}
+    for name in sorted(name for name in names if (place / f"{name}.csv").exists()):
+        found = paper_table.table(file, evidence, name, told["images"], told["scale"], larger)
+        out[f"{name}.csv"] = found[found["paper"].notna()]
+    return out
+
+
+def parts(folder: FilePath) -> list[Path]:
+    """Folders of the parts of a record, the largest scale first."""
+    found = sorted(path.parent for path in Path(folder, PARTS).glob(f"*/{EVIDENCE}"))
+    return sorted(found, key=lambda part: -SCALES.index(run(part)["scale"]))
 
 
 def run(folder: Path) -> dict[str, Any]:
@@ -73,19 +98,42 @@ def _unpacked(path: Path) -> Iterator[Path]:
         yield Path(place)
 
 
-def _evidence(unpacked: Path, folder: Path) -> Evidence:
-    scores, security, rank = (
-        sorted(unpacked.glob(f"results/{kind}/**/*.csv")) for kind in ("scores", "security", "rank")
-    )
-    tables = [path for path in sorted(folder.glob("*.csv")) if path.name not in NO_TABLES]
-    index = [path for path in tables if path.stem.endswith("_index")]
-    return Evidence.read(scores, security, index, rank, tables)
+def _whole(folder: Path) -> Evidence:
+    """Evidence of a record without its parts."""
+    found = [path for path in sorted(folder.glob("*.csv")) if path.name not in NO_TABLES]
+    index = [path for path in found if path.stem.endswith("_index")]
+    with _unpacked(folder / EVIDENCE) as unpacked:
+        return Evidence.read(**_layers([unpacked]), index=index, tables=found)
 
 
-def write(folder: FilePath, judged: pd.DataFrame) -> None:
-    """Write the claims files of a paper's record."""
+def _larger(folder: Path) -> Larger:
+    """Evidence of a record's parts by scale, the largest first."""
+    scales: dict[str, list[Path]] = {}
+    for part in parts(folder):
+        scales.setdefault(run(part)["scale"], []).append(part)
+    out = []
+    for scale, places in scales.items():
+        with ExitStack() as stack:
+            unpacked = [stack.enter_context(_unpacked(place / EVIDENCE)) for place in places]
+            out.append((Evidence.read(**_layers(unpacked)), str(scale)))
+    return out
+
+
+def _layers(unpacked: list[Path]) -> dict[str, list[Path]]:
+    """Files of scores, c(M) and ranks in folders, by kind."""
+    kinds = ("scores", "security", "rank")
+    return {
+        kind: [path for one in unpacked for path in sorted(one.glob(f"results/{kind}/**/*.csv"))]
+        for kind in kinds
+    }
+
+
+def write(folder: FilePath, judged: pd.DataFrame, shown: Mapping[str, pd.DataFrame]) -> None:
+    """Write the claims files of a paper's record, and the tables `shown` by file name."""
     for kind, name in FILES.items():
         write_csv(Path(folder, name), tally.of_kind(judged, kind))
+    for name, table in shown.items():
+        write_csv(Path(folder, name), table)
 
 
 def summary(folder: FilePath) -> pd.DataFrame:
@@ -101,16 +149,18 @@ def summary(folder: FilePath) -> pd.DataFrame:
 def brief(folder: FilePath) -> pd.DataFrame:
     """Verdicts of all papers' claims at scale `SMALL`.
 
-    Those of a paper that is recorded at another scale are the ones that ``laptop.csv`` has already.
+    Those of claims judged at another scale are the ones that ``laptop.csv`` has already.
     """
     path = Path(folder, f"{SMALL}.csv")
     kept = tally.read(path, BRIEF) if path.exists() else pd.DataFrame(columns=BRIEF)
     frames = []
     for place in sorted(found.parent for found in Path(folder).glob(f"*/{EVIDENCE}")):
         own = pd.concat([tally.read(place / name) for name in FILES.values()])
-        if run(place)["scale"] != SMALL:
-            own = kept[kept["id"].isin(own["id"])]
-        frames.append(own[BRIEF])
+        now = own[own["scale"] == SMALL][BRIEF]
+        there = kept[kept["id"].isin(own["id"]) & ~kept["id"].isin(now["id"])]
+        order = {name: number for number, name in enumerate(own["id"])}
+        both = pd.concat([part for part in (now, there) if len(part)] or [now])
+        frames.append(both.sort_values("id", key=lambda ids: ids.map(order), kind="stable"))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -124,18 +174,22 @@ def compare(made: FilePath, folder: FilePath) -> list[str]:
     frame = pd.concat([tally.read(Path(made, name), columns) for name in FILES.values()])
     if frame.empty:
         raise ArtifactError(f"{made} has no claims to compare; {again(Path(made, 'claims.csv'))}.")
-    case = images, scale = str(frame["images"].iloc[0]), str(frame["scale"].iloc[0])
+    images, scale = str(frame["images"].iloc[0]), str(frame["scale"].iloc[0])
     records = {path.parent.name: path.parent for path in Path(folder).glob(f"*/{EVIDENCE}")}
     if not records:
         raise ArtifactError(f"{folder} holds no paper's {EVIDENCE}; name a record.")
-    told = {name: run(place) for name, place in sorted(records.items())}
-    cases = {name: (str(record["images"]), str(record["scale"])) for name, record in told.items()}
+    known = {
+        name: pd.concat([tally.read(place / file) for file in FILES.values()])
+        for name, place in sorted(records.items())
+    }
+    cases = {
+        name: (str(kept["images"].iloc[0]), tally.scales(kept)) for name, kept in known.items()
+    }
     small, out, found = brief(folder), list[str](), False
-    for name in sorted(cases.keys() & set(frame["paper"])):
-        own = frame[frame["paper"] == name]
-        if case in (cases[name], (cases[name][0], SMALL)):
-            files = [tally.read(records[name] / file) for file in FILES.values()]
-            kept = pd.concat(files) if case == cases[name] else small[small["paper"] == name]
+    for name in sorted(known.keys() & set(frame["paper"])):
+        own, kept = frame[frame["paper"] == name], known[name]
+        kept = small[small["paper"] == name] if scale == SMALL else kept[kept["scale"] == scale]
+        if images == cases[name][0] and len(kept):
             out += _compared(name, *(one.set_index("id")["verdict"] for one in (own, kept)))
             found = True
         else:
@@ -165,7 +219,8 @@ def _compared(paper: str, verdicts: pd.Series, known: pd.Series) -> list[str]:
 
 def _sizes(place: Path) -> dict[str, float]:
     """Figures, tables, jobs and their CPU time; outputs of one job have one cost."""
-    made = read_csv(place / ARTIFACTS)
+    files = [read_csv(one / ARTIFACTS) for one in (place, *parts(place))]
+    made = pd.concat(files).drop_duplicates("artifact")
     jobs = made.drop_duplicates(["rule", *TOOK])
     paths = made["artifact"]
     return {
@@ -217,7 +272,7 @@ def _again(place: Path, given: argparse.Namespace) -> bool:
     for name in changed:
         print(f"{name}: recorded as {before.get(name)}, now {now.get(name)}")
     if given.write:
-        write(place, judged)
+        write(place, judged, tables(place, given.papers / place.name / "claims.yaml"))
     return bool(changed)
 
 

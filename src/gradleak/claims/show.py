@@ -24,6 +24,7 @@ from gradleak.claims.outcome import joined
 from gradleak.claims.statement import LAYERED, Rule
 from gradleak.errors import ConfigError
 from gradleak.runtime.provenance import ROOT, TREE
+from gradleak.settings.fields import SCALES
 
 EXAMPLE = "copa.table2.fig1.v1.truck.copa.mse"
 NEAR = 5  # names that are offered for an unknown one
@@ -66,6 +67,11 @@ class Record:
         if not rows:
             raise ConfigError(f"{results} holds no recorded claims; install gradleak again.")
         return Record(rows, claims)
+
+    def scale(self, paper: str) -> str:
+        """Scale of the whole record of a paper, of which parts may be at a larger one."""
+        found = {str(row["scale"]) for row in self.rows.values() if row["paper"] == paper}
+        return min(found, key=SCALES.index)
 
     def of(self, name: str) -> tuple[Claims, list[Claim], list[Row]]:
         """All claims of its paper, the claim of this id or those in parts of it, and the parts."""
@@ -125,7 +131,7 @@ def lines(record: Record, name: str) -> Iterator[str]:
         yield "\nparts"
         yield from (f"  {p['id']}: {p['verdict']}\n    {p['statement']}" for p in parts)
     yield "\nfiles"
-    yield from (f"  {path}" for path in _files(row, own))
+    yield from (f"  {path}" for path in _files(row, own, record.scale(str(row["paper"]))))
     yield "\nin a checkout"
     yield from (f"  {command}  # {what}" for command, what in _commands(row, claim))
 
@@ -202,9 +208,10 @@ def _tables(content: object) -> Iterator[str]:
             yield from _tables(part)
 
 
-def _files(row: Row, claims: Sequence[Claim]) -> Iterator[str]:
-    """Files of the repository that a verdict rests on."""
+def _files(row: Row, claims: Sequence[Claim], whole: str) -> Iterator[str]:
+    """Files of the repository that a verdict rests on; `whole` is the scale of the whole record."""
     folder, case = f"docs/results/{row['paper']}", f"{row['images']}-{row['scale']}"
+    larger = row["scale"] != whole
     tables = {name for claim in claims for name in _tables(claim.query.model_dump(mode="json"))}
     yield f"papers/{row['paper']}/claims.yaml"
     yield str(row["file"])
@@ -216,7 +223,8 @@ def _files(row: Row, claims: Sequence[Claim]) -> Iterator[str]:
         elif name in tables:
             yield f"{folder}/{name}.csv"
         elif name != PAPER:
-            yield f"{folder}/{recorded.EVIDENCE}: results/scores/{case}/{name}/"
+            part = f"{folder}/{recorded.PARTS}/{name}" if larger else folder
+            yield f"{part}/{recorded.EVIDENCE}: results/scores/{case}/{name}/"
 
 
 def _commands(row: Row, claim: Claim | None) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ import pandas as pd
 from gradleak.claims.outcome import DIFFERS, REPRODUCED, VERDICTS
 from gradleak.errors import ArtifactError
 from gradleak.runtime.artifacts import again, read_csv
+from gradleak.settings.fields import SCALES
 
 WHOSE = ("paper", "ours")
 # Of rows, each in a file of its own: claims of the paper and of ours, and parts of sentences.
@@ -37,6 +38,11 @@ def of_kind(frame: pd.DataFrame, kind: str) -> pd.DataFrame:
     return frame[part] if kind == "parts" else frame[~part & (frame["whose"] == kind)]
 
 
+def scales(frame: pd.DataFrame) -> str:
+    """Scales of the runs that claims were judged by, as words."""
+    return " and ".join(scale for scale in SCALES if (frame["scale"] == scale).any())
+
+
 def of_tests(frame: pd.DataFrame) -> dict[str, int]:
     """Count tests in rows of claims.csv: ``tests``, and how many ``hold`` or ``fail``.
 
@@ -63,7 +69,7 @@ def summary(frame: pd.DataFrame, sizes: Mapping[str, Mapping[str, float]]) -> pd
         found = frame[frame["paper"] == paper]
         for whose in WHOSE:
             own = of_kind(found, whose)
-            row = {"paper": paper, "whose": whose, "scale": found["scale"].iloc[0]}
+            row = {"paper": paper, "whose": whose, "scale": scales(found)}
             row |= {"claims": len(own)}
             rows.append(row | of_verdicts(own) | of_tests(own) | dict(sizes[paper]))
     return pd.DataFrame(rows)

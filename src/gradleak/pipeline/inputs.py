@@ -329,6 +329,12 @@ class Inputs:
         layers = [*self.judged_security(), *self.judged_rank()]
         return [*self.paths.scores(*own), *(p for p in layers if Path(p).parent.name in own)]
 
+    def judged_of(self, wildcards: Any) -> list[str]:
+        """Those of them that belong to one experiment."""
+        name = wildcards.experiment
+        found = self.judged(self.config.experiments[name].paper)
+        return [path for path in found if name in Path(path).parts]
+
     def judged_security(self) -> list[str]:
         """Files with c(M) for claims: those of COPA's pair of images."""
         pair = [name for name in ("copa_pair",) if name in self.config.experiments]

@@ -7,10 +7,11 @@ import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from gradleak.claims import KINDS, recorded
+from gradleak.claims import KINDS, recorded, tally
 from gradleak.claims.forms.base import EXTREMES
 from gradleak.claims.outcome import VERDICTS
 from gradleak.errors import ArtifactError, GradleakError
@@ -34,11 +35,13 @@ def render(folder: FilePath, papers: FilePath) -> str:
     sources = _sources(Path(folder), Path(papers), names)
     frame = content.read_claims(sources.claimed)
     found = page.papers(sources)
-    runs = {name: recorded.run(Path(folder, name)) for name in names}
-    made = sorted(str(run["made"])[:10] for run in runs.values() if "made" in run)
+    # By paper, the whole record first; its parts by experiment.
+    runs = {name: _runs(Path(folder, name)) for name in names}
+    every = [run for own in runs.values() for run in own.values()]
+    made = sorted(str(run["made"])[:10] for run in every if "made" in run)
     # Of several runs, each version once.
     versions: dict[str, list[str]] = {}
-    for run in runs.values():
+    for run in every:
         for name, version in run["versions"].items():
             versions[name] = list(dict.fromkeys([*versions.get(name, []), str(version)]))
     return pages.template("record.html.j2").render(
@@ -46,7 +49,7 @@ def render(folder: FilePath, papers: FilePath) -> str:
         verdicts=VERDICTS,
         overviews={whose: page.overview(found, frame, whose) for whose in KINDS},
         runs=runs,
-        scale_of={name: run["scale"] for name, run in runs.items()},
+        scale_of={str(name): tally.scales(own) for name, own in frame.groupby("paper")},
         dates=list(dict.fromkeys([*made[:1], *made[-1:]])),
         versions={name: ", ".join(each) for name, each in versions.items()},
         files=tuple(recorded.FILES.values()),
@@ -63,14 +66,23 @@ def render(folder: FilePath, papers: FilePath) -> str:
 
 def _scales(frame: pd.DataFrame, titles: Mapping[str, str]) -> str:
     """Scales of the recorded runs: one, or which papers have which."""
-    of = frame.groupby("paper")["scale"].first()
-    if of.nunique() == 1:
-        return str(of.iloc[0])
+    of = {str(name): tally.scales(own) for name, own in frame.groupby("paper")}
+    scales = dict.fromkeys(of[paper] for paper in titles)
+    if len(scales) == 1:
+        return next(iter(scales))
     parts = []
-    for scale in dict.fromkeys(of.loc[list(titles)]):
+    for scale in scales:
         names = [title for paper, title in titles.items() if of[paper] == scale]
         parts.append(f"{scale} ({', '.join(names)})")
     return "; ".join(parts)
+
+
+def _runs(place: Path) -> dict[str, dict[str, Any]]:
+    """What a paper's record says of its run, and of those of its parts, by their folders in it."""
+    found = {
+        part.relative_to(place).as_posix(): recorded.run(part) for part in recorded.parts(place)
+    }
+    return {"": recorded.run(place), **dict(sorted(found.items()))}
 
 
 def _sources(folder: Path, papers: Path, names: list[str]) -> page.Sources:

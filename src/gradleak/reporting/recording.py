@@ -1,7 +1,8 @@
 """results/record: the part of a run that is kept in `docs/results`, a folder for each paper.
 
 Tables, the scores and layers that verdicts rest on, the verdicts, settings, and origin and cost of
-each file. No pictures: those of restricted data sets must not be redistributed.
+each file. No pictures: those of restricted data sets must not be redistributed. Of an experiment
+alone, as a part of a record, there are no tables and verdicts.
 """
 
 import shutil
@@ -54,15 +55,29 @@ def write(folder: str, told: Mapping[str, Any], kept: Kept) -> None:
     _check(told)
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
+    _describe(place, told, kept.evidence)
+    for table in kept.tables:
+        shutil.copyfile(table, place / Path(table).name)
+    judged = recorded.judge(place, kept.claims)
+    recorded.write(place, judged, recorded.tables(place, kept.claims))
+
+
+def write_part(folder: str, told: Mapping[str, Any], evidence: Iterable[str]) -> None:
+    """Write `run.json`, evidence and artifacts of one experiment's scores; see `write`."""
+    _check(told)
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    _describe(place, told, evidence)
+
+
+def _describe(place: Path, told: Mapping[str, Any], evidence: Iterable[str]) -> None:
+    """Write what a record says of its run, and the files that verdicts rest on."""
     results = [own["path"] for own in told["results"]]
-    write_csv(place / "artifacts.csv", artifacts(results, told["artifacts"]))
+    write_csv(place / recorded.ARTIFACTS, artifacts(results, told["artifacts"]))
     # A record is for others, whom the folders of this machine tell nothing.
     data = [{**one, "path": Path(one["path"]).name} for one in told["datasets"]]
     write_json(place / recorded.RUN, {**{key: told[key] for key in RUN}, "datasets": data})
-    write_zip(place / recorded.EVIDENCE, {path: Path(path).read_bytes() for path in kept.evidence})
-    for table in kept.tables:
-        shutil.copyfile(table, place / Path(table).name)
-    recorded.write(place, recorded.judge(place, kept.claims))
+    write_zip(place / recorded.EVIDENCE, {path: Path(path).read_bytes() for path in evidence})
 
 
 def _check(told: Mapping[str, Any]) -> None:
