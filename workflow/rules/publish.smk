@@ -267,7 +267,7 @@ rule record_part:
     message:
         "Record the scores of {wildcards.experiment}: {output}"
     script:
-        "../scripts/record.py"
+        "../scripts/record_part.py"
 
 
 rule record:

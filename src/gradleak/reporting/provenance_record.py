@@ -279,3 +279,16 @@ def make(
         "results": [_result(path, files, layout) for path in tops],
         "artifacts": {p: _artifact(p, own, layout, data.get(p)) for p, own in files.items()},
     }
+
+
+def of_rule(results: Iterable[str], given: Any, params: Any) -> dict[str, Any]:
+    """`make` with the inputs and parameters of one of the rules that tell where results come from.
+
+    `given` has ``config``, ``included`` and ``lock``; `params` has the names of the ``included``,
+    the ``resolved`` config as JSON, and the fields of a `Layout`.
+    """
+    config = Config.model_validate_json(params.resolved)
+    layout = Layout(params.data_root, tuple(params.made), tuple(params.pictured))
+    included = dict(zip(params.included, given.included, strict=True))
+    settings = {"config.yaml": given.config, **included}
+    return make(map(str, results), config, layout, settings=settings, lock=given.lock)
