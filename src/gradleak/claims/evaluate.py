@@ -129,8 +129,11 @@ class Judge:
         """Answer of the claim's query, by the largest runs that have one."""
         tolerance = self.claims.tolerances[claim.tolerance]
         alone = claim.query.asks == "paper"
-        runs = [(self.printed if alone else self.evidence, self.scale)]
-        for evidence, scale in [*([] if alone else self._larger), *runs]:
+        runs: list[tuple[Evidence, str]] = [(self.printed if alone else self.evidence, self.scale)]
+        # Formulas and the paper's numbers are of no scale.
+        if not alone and any(name != PAPER and "." not in name for name in claim.query.found_in()):
+            runs = [*self._larger, *runs]
+        for evidence, scale in runs:
             try:
                 outcome = claim.query.judge(claim, tolerance, evidence)
             except NotJudged as reason:
