@@ -4,9 +4,10 @@
     python tests/golden.py compare FOLDER [OTHER]  against golden.csv, or against another such tree
 
 The run is `python tests/kernels.py run Haswell snakemake --config scale=smoke -- all`: under
-one kernel the same numbers come out on any CPU of the same vendor that has AVX2. A checksum is
-taken over content: the arrays of a safetensors file, the pixels of a PNG, the text of a table. PDFs
-show what PNGs show, and metadata of arrays are not numbers; both are left out.
+one kernel the same numbers come out on any CPU of the same vendor that has AVX2, and that trains in
+bfloat16 or float32 as the recording one did. A checksum is taken over content: the arrays of a
+safetensors file, the pixels of a PNG, the text of a table. PDFs show what PNGs show, and metadata
+of arrays are not numbers; both are left out.
 """
 
 import csv
@@ -18,11 +19,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 
 import kernels
 from gradleak.runtime.artifacts import read_tensors
 from gradleak.runtime.provenance import software
+from gradleak.training.recipe import arithmetic
 from pipeline_trees import result_paths
 
 KERNEL = "Haswell"
@@ -55,11 +58,13 @@ def sums(folder):
 
 
 def conditions():
-    """What the checksums hold under: versions, and the kind of CPU that MKL chooses by."""
+    """What the checksums hold under: versions, the CPU that MKL chooses by, how it trains."""
     told = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     named = (line.partition(":")[2].strip() for line in told.splitlines() if "vendor_id" in line)
     vendor = next(named, platform.processor() or "other")
     own = {"kernel": KERNEL, "machine": platform.machine(), "vendor": vendor}
+    # No choice of kernels changes this.
+    own["training"] = arithmetic("auto", torch.device("cpu"))
     return {**own, **software(), "matplotlib": version("matplotlib")}
 
 
@@ -92,9 +97,9 @@ def reason_to_skip():
     Other libraries are no such reason: whoever changes the lock makes the list again.
     """
     before, here = recorded()[0], conditions()
-    for key in ("machine", "vendor", "python"):
-        if before[key] != here[key]:
-            words = f"recorded with {key} {before[key]}, here it is {here[key]}"
+    for key in ("machine", "vendor", "python", "training"):
+        if before.get(key) != here[key]:
+            words = f"recorded with {key} {before.get(key)}, here it is {here[key]}"
             return f"{words}; compare two own runs"
     if kernels.KERNELS[KERNEL][0] not in kernels.probe()["features"]:
         return f"this CPU has no {kernels.KERNELS[KERNEL][0]}"
