@@ -19,7 +19,7 @@ from gradleak.claims.forms import Query
 from gradleak.claims.forms.base import EXTREMES
 from gradleak.claims.metrics import label
 from gradleak.claims.outcome import VERDICTS
-from gradleak.claims.recorded import EVIDENCE
+from gradleak.claims.recorded import EVIDENCE, parts, run
 from gradleak.claims.statement import Rule
 from gradleak.errors import ConfigError
 from gradleak.runtime.tidy import TABLES
@@ -175,11 +175,11 @@ def test_a_pattern_reaches_its_claims_and_no_other(tmp_path):
     # What holds in any run is shown in every one.
     given = [{**ENTRY, "of": "any"}, {**ENTRY, "claims": [OTHER]}]
     why = explained(tmp_path, copa(), {}, explanations=given)
-    for run in product(("real", "embedded"), SCALES):
-        assert why.text(CLAIM, "differs", *run) == "why"
-        assert why.text(OTHER, "differs", *run) == ("why" if run == ("real", "laptop") else "")
+    for case in product(("real", "embedded"), SCALES):
+        assert why.text(CLAIM, "differs", *case) == "why"
+        assert why.text(OTHER, "differs", *case) == ("why" if case == ("real", "laptop") else "")
         for claim, verdict in product((CLAIM, OTHER), ("reproduced", "not judged")):
-            assert why.text(claim, verdict, *run) == ""
+            assert why.text(claim, verdict, *case) == ""
 
 
 # What an explanation of any run must not speak of: how a run went.
@@ -227,7 +227,10 @@ RECORDED = sorted(path.parent.name for path in (ROOT / "docs/results").glob(f"*/
 def test_failed_recorded_claims_are_explained_and_counted_in_the_readme(paper):
     why, folder = WHYS[paper], ROOT / "docs/results" / paper
     recorded = tally.read(folder / "claims.csv")
-    assert {(why.of.images, why.of.scale)} == set(zip(recorded.images, recorded.scale, strict=True))
+    whole, *larger = (run(place) for place in (folder, *parts(folder)))
+    assert (why.of.images, why.of.scale) == (whole["images"], whole["scale"])
+    scales = {each["scale"] for each in (whole, *larger)}
+    assert set(recorded.scale) == scales and set(recorded.images) == {whole["images"]}
     failed = recorded[recorded.verdict == "differs"]
     assert len(failed) and list(failed.id[failed.explanation.isna()]) == []
     counts = [len(recorded), *((recorded.verdict == verdict).sum() for verdict in VERDICTS)]
