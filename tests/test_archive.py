@@ -15,7 +15,7 @@ from gradleak.claims import recorded as recorded_again
 from gradleak.claims.outcome import VERDICTS
 from gradleak.errors import ArtifactError
 from gradleak.reporting import archive, recording
-from gradleak.runtime import job_records, zipped
+from gradleak.runtime import job_records, tidy, zipped
 from gradleak.runtime.artifacts import write_json
 from pipeline_trees import whole
 from test_provenance import by_hand, lay_out, made, record
@@ -293,15 +293,27 @@ def test_tables_claims_and_their_summary_are_kept(results):
 
 def test_a_part_has_the_scores_of_one_experiment_and_no_verdicts(results):
     scores = "results/scores/real-smoke/mnist/a/none/b.csv"
-    made(scores, "score", content="value\n1\n")
+    head = {**dict.fromkeys([*tidy.SCORES, "answer", "kind"], "a"), "images": "real", "answer": 0}
+    values = [{"index": 0, "value": 1}, {"index": 1, "value": 2}, {"index": 2, "status": "failed"}]
+    rows = [{**head, "metric": "mse", "status": "ok", "value": "", **one} for one in values]
+    rows += [{**one, "model": "b", "metric": "ssim"} for one in rows[:2]]
+    text = pd.DataFrame(rows).to_csv(index=False)
+    made(scores, "score", content=text)
     recording.write_part("parts/mnist", record([scores]), [scores])
     names = {path.name for path in Path("parts/mnist").iterdir()}
-    assert names == {recorded_again.EVIDENCE, recorded_again.RUN, recorded_again.ARTIFACTS}
+    told = {recorded_again.EVIDENCE, recorded_again.RUN, recorded_again.ARTIFACTS}
+    assert names == told | {recorded_again.MEANS}
+    # A failed run leaves no mean, and is the worst in the median.
+    means = pd.read_csv(f"parts/mnist/{recorded_again.MEANS}").set_index("model")
+    assert list(means.loc["a", ["n", "n_ok", "median"]]) == [3, 2, 2.0]
+    assert means.loc["a", ["mean", "sd"]].isna().all()
+    assert list(means.loc["b", ["n", "n_ok", "mean", "median"]]) == [2, 2, 1.5, 1.5]
+    assert means.loc["b", "sd"] == pytest.approx(0.5**0.5)
     with zipfile.ZipFile("parts/mnist/evidence.zip") as archive:
-        assert archive.namelist() == [scores] and archive.read(scores) == b"value\n1\n"
+        assert archive.namelist() == [scores] and archive.read(scores) == text.encode()
     files = pd.read_csv("parts/mnist/artifacts.csv")
     assert list(files["artifact"]) == [scores] and list(files["rule"]) == ["score"]
-    Path(scores).write_text("value\n2\n")
+    Path(scores).write_text(f"{text}\n")
     said = sentence(ArtifactError, recording.write_part, "parts/x", record([scores]), [scores])
     assert f"{scores} was changed after it was made" in said
     assert not Path("parts/x").exists()

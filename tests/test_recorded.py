@@ -219,6 +219,12 @@ def test_the_recorded_verdicts_are_todays(paper):
         assert numbers == pytest.approx(now["ours"].to_numpy(), rel=1e-6, nan_ok=True)
 
 
+@pytest.mark.parametrize("part", sorted((ROOT / "docs/results").glob("*/parts/*")), ids=str)
+def test_the_means_of_a_recorded_part_are_those_of_its_scores(part):
+    kept = pd.read_csv(part / recorded.MEANS)
+    pd.testing.assert_frame_equal(recorded.means_of(part), kept, check_dtype=False, rtol=1e-6)
+
+
 def test_the_summary_counts_what_is_recorded():
     assert RECORDED
     rows = recorded.summary(ROOT / "docs/results")

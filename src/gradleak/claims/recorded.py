@@ -5,7 +5,8 @@ ranks at their paths, and the tables. Judging takes seconds and needs no run. ``
 the claims files, summary.csv and laptop.csv, after a change of claims or of how they are judged.
 
 A record may have `parts`, each a folder with the scores of one experiment at a larger scale (made
-by ``results/parts/{experiment}``). A claim is judged by those if they have all that it reads.
+by ``results/parts/{experiment}``) and their means. A claim is judged by those if they have all that
+it reads.
 
 ``laptop.csv`` holds what all papers' claims came to at laptop scale, for those who run that:
 ``--compare results`` tells which verdicts of a run of theirs are not those of a record.
@@ -27,6 +28,8 @@ from gradleak.claims import paper_table, tally
 from gradleak.claims.evaluate import Larger, evaluate
 from gradleak.claims.evidence import Evidence
 from gradleak.claims.load import load, load_explanations
+from gradleak.claims.means import FILE as MEANS
+from gradleak.claims.means import means
 from gradleak.errors import ArtifactError, GradleakError
 from gradleak.runtime.artifacts import FilePath, again, read_csv, write_csv
 from gradleak.settings.fields import SCALES
@@ -74,6 +77,13 @@ def parts(folder: FilePath) -> list[Path]:
     """Folders of the parts of a record, the largest scale first."""
     found = sorted(path.parent for path in Path(folder, PARTS).glob(f"*/{EVIDENCE}"))
     return sorted(found, key=lambda part: -SCALES.index(run(part)["scale"]))
+
+
+def means_of(part: FilePath) -> pd.DataFrame:
+    """Means of a part's scores, see `gradleak.claims.means`; raises as `judge`."""
+    place = Path(part)
+    with _unpacked(place / EVIDENCE) as unpacked:
+        return means(Evidence.read(**_layers([unpacked])), str(run(place)["images"]))
 
 
 def run(folder: Path) -> dict[str, Any]:
@@ -273,6 +283,8 @@ def _again(place: Path, given: argparse.Namespace) -> bool:
         print(f"{name}: recorded as {before.get(name)}, now {now.get(name)}")
     if given.write:
         write(place, judged, tables(place, given.papers / place.name / "claims.yaml"))
+        for part in parts(place):
+            write_csv(part / MEANS, means_of(part))
     return bool(changed)
 
 

@@ -63,11 +63,12 @@ def write(folder: str, told: Mapping[str, Any], kept: Kept) -> None:
 
 
 def write_part(folder: str, told: Mapping[str, Any], evidence: Iterable[str]) -> None:
-    """Write `run.json`, evidence and artifacts of one experiment's scores; see `write`."""
+    """Write `run.json`, evidence, artifacts and means of one experiment's scores; see `write`."""
     _check(told)
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     _describe(place, told, evidence)
+    write_csv(place / recorded.MEANS, recorded.means_of(place))
 
 
 def _describe(place: Path, told: Mapping[str, Any], evidence: Iterable[str]) -> None:
