@@ -12,8 +12,6 @@ REFUTED = "refuted"
 BY_DEFINITION = "by definition"
 NOT_JUDGED = "not judged"
 VERDICTS = (*(REPRODUCED, EXCEEDS, DIFFERS, NOT_TOLD_APART, REFUTED, BY_DEFINITION, NOT_JUDGED),)
-
-
 # Begins the reason of a claim for which results are missing.
 MISSING = "data"
 

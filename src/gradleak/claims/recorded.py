@@ -166,11 +166,10 @@ def brief(folder: FilePath) -> pd.DataFrame:
     frames = []
     for place in sorted(found.parent for found in Path(folder).glob(f"*/{EVIDENCE}")):
         own = pd.concat([tally.read(place / name) for name in FILES.values()])
-        now = own[own["scale"] == SMALL][BRIEF]
-        there = kept[kept["id"].isin(own["id"]) & ~kept["id"].isin(now["id"])]
-        order = {name: number for number, name in enumerate(own["id"])}
-        both = pd.concat([part for part in (now, there) if len(part)] or [now])
-        frames.append(both.sort_values("id", key=lambda ids: ids.map(order), kind="stable"))
+        now = own.loc[own["scale"] == SMALL, BRIEF]
+        before = kept[kept["id"].isin({*own["id"]} - {*now["id"]})]
+        both = pd.concat([part for part in (now, before) if len(part)] or [now]).set_index("id")
+        frames.append(both.reindex(own["id"][own["id"].isin(both.index)]).reset_index()[BRIEF])
     return pd.concat(frames, ignore_index=True)
 
 

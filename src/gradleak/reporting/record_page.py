@@ -78,7 +78,7 @@ def _scales(frame: pd.DataFrame, titles: Mapping[str, str]) -> str:
 
 
 def _runs(place: Path) -> dict[str, dict[str, Any]]:
-    """What a paper's record says of its run, and of those of its parts, by their folders in it."""
+    """Run of a paper's record and those of its parts, by their folders in it, as told there."""
     found = {
         part.relative_to(place).as_posix(): recorded.run(part) for part in recorded.parts(place)
     }

@@ -51,13 +51,13 @@ def fold(columns: Tensor, layer: ConvLayer, batch: int) -> Tensor:
         size, padding = (full, 0) if replicated else (shape.size, shape.padding)
         found = functional.fold(flat, size, shape.kernel, padding=padding, stride=shape.stride)
         images = found.unflatten(0, (-1, batch)).permute(0, 2, 3, 4, 1)
+        if not replicated:
+            return images
     else:
         images = _summed(columns, shape, (*full, batch))
         if not replicated:
             return images[:, :, down : down + height, across : across + width]
-    if replicated:
-        return _gathered(_gathered(images, 2, down), 3, across)
-    return images
+    return _gathered(_gathered(images, 2, down), 3, across)
 
 
 def _summed(columns: Tensor, shape: ConvShape, size: tuple[int, int, int]) -> Tensor:
@@ -102,7 +102,8 @@ def pooled(images: Tensor, pool: str) -> Tensor:
         return images
     if pool == "max":
         return torch.stack(_corners(images)).amax(0)
-    return sum(_corners(images)[1:], start=_corners(images)[0]) / POOL**2
+    first, *others = _corners(images)
+    return sum(others, start=first) / POOL**2
 
 
 def pooled_at(tangent: Tensor, images: Tensor, pool: str) -> Tensor:
