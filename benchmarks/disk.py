@@ -35,9 +35,7 @@ def expected(config: Config, path: str) -> tuple[str, str, int] | None:
             return _paper(config, name), "targets", _pixels(config, name)
         case "results", ("models" | "servers" | "training") as kind, _, *names:
             model = names[-1]
-            # Seeds in a model's file: the most that an experiment asks for.
-            seeds = (e.seeds for e in config.experiments.values() if model in e.models)
-            draws = 1 if kind == "training" else max(seeds, default=1)
+            draws = config.drawn(model, names[0] if kind == "training" else None)
             # One kind of server may send networks of several papers.
             paper = _paper(config, model if kind == "servers" else names[0])
             return paper, kind, SINGLE * draws * parameters(config, model)

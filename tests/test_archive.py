@@ -319,9 +319,45 @@ def test_a_part_has_the_scores_of_one_experiment_and_no_verdicts(results):
     assert not Path("parts/x").exists()
 
 
+def test_a_part_of_a_training_has_its_tables_and_what_they_were_made_from(results):
+    curve = "results/training/real-smoke/mnist/net.csv"
+    made(curve, "train", content="model,test_accuracy\nnet,0.5\n")
+    table = pd.DataFrame({"row": ["net"], "ours": [50.0]})
+    recording.write_part("parts/mnist", record([curve]), [curve], {"accuracy": table})
+    folder = Path("parts/mnist")
+    names = {path.name for path in folder.iterdir()} - {recorded_again.MEANS}
+    told = {recorded_again.EVIDENCE, recorded_again.RUN, recorded_again.ARTIFACTS}
+    assert names == told | {"accuracy.csv"} and not (folder / recorded_again.MEANS).exists()
+    assert (folder / "accuracy.csv").read_text() == "row,ours\nnet,50\n"
+    with zipfile.ZipFile(folder / "evidence.zip") as archive:
+        assert archive.namelist() == [curve]
+
+
 def test_verdicts_follow_from_what_is_kept(results):
     folder = recorded(results, value=2)
     assert list(pd.read_csv(folder / "mnist/claims.csv").verdict) == ["differs"]
+
+
+def test_tables_of_larger_trainings_count_where_they_have_the_rows(results):
+    folder = recorded(results) / "mnist"
+    for number, scale in enumerate(("laptop", "paper", "paper")):
+        curve = f"results/training/real-{scale}/mnist/net{number}.csv"
+        made(curve, "train", content="model\nnet\n")
+        part = folder / recorded_again.PARTS / f"part{number}"
+        table = pd.DataFrame({"value": [1.0 + number], "x": [f"y{number}"]})
+        recording.write_part(str(part), record([curve]), [curve], {"mnist": table})
+        told = json.loads((part / recorded_again.RUN).read_text())
+        (part / recorded_again.RUN).write_text(json.dumps({**told, "scale": scale}))
+    judged = recorded_again.judge(folder, "claims.yaml").set_index("id")
+    assert list(judged["scale"]) == ["paper"] * 2
+    # Both parts at that scale are one table.
+    assert list(judged["ours"]) == [2.5] * 2 and list(judged["n"]) == [2] * 2
+    for number in (1, 2):
+        pd.DataFrame({"other": [1]}).to_csv(
+            folder / recorded_again.PARTS / f"part{number}/mnist.csv", index=False
+        )
+    judged = recorded_again.judge(folder, "claims.yaml").set_index("id")
+    assert list(judged["scale"]) == ["laptop"] * 2 and list(judged["ours"]) == [1] * 2
 
 
 def test_artifacts_have_their_checksum_code_time_and_card(results):

@@ -388,6 +388,19 @@ def test_a_failed_training_leaves_no_mean(tmp_path):
     assert "1 of 2 trainings failed" in found["note"]
 
 
+def test_clients_of_one_federation_are_one_training(tmp_path):
+    clients = [
+        _row("net_kl", client, "fedkl", value, seed=seed)
+        for seed, value in enumerate((0.8, 0.9))
+        for client in ("0", "1", "random")
+    ]
+    found = _table([_training(tmp_path, "fed", "with", clients, [])])
+    found = found[found["metric"].isin(("accuracy", "gap"))].set_index(["metric", "client"])
+    assert set(found["trainings"]) == {2}
+    assert list(found.loc["accuracy", "n"]) == [2, 2, 2, 4]
+    assert found.loc[("accuracy", "mean"), "ours"] == pytest.approx(85)
+
+
 def test_summaries_that_do_not_fit_are_refused(tmp_path):
     for rows, words in (
         ([_row("other", "", "central", 0.9)], "has no row of net"),

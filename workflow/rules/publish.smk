@@ -270,6 +270,32 @@ rule record_part:
         "../scripts/record_part.py"
 
 
+# The same of one training: tables of its curves, as far as claims read them.
+TRAINED = result_rules.OfTraining(RESULTS)
+
+
+use rule record_part as record_training with:
+    input:
+        results=TRAINED.files,
+        config=SETTINGS,
+        included=list(INCLUDED.values()),
+        lock=beside_snakefile("requirements.lock"),
+    output:
+        directory("results/parts/{training}"),
+    log:
+        "results/logs/parts/{training}.log",
+    wildcard_constraints:
+        training=ids(TRAINED.trainings),
+    params:
+        **CHAIN,
+        tables=TRAINED.tables,
+        case=CASE,
+        tabulated=TRAINED.code,
+        code=code("gradleak.reporting.recording", "gradleak.reporting.provenance_record"),
+    message:
+        "Record tables of {wildcards.training}: {output}"
+
+
 rule record:
     input:
         expand("results/record/{paper}", paper=CONFIG.papers),

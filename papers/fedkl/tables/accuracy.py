@@ -12,7 +12,7 @@ from gradleak.runtime.artifacts import again, read_csv
 from gradleak.runtime.tidy import TABLES, Given, Row, cell, frame
 
 KEYS = ["model", "training", "network", "dataset", "split", "lock", "client"]
-COLUMNS = [*TABLES, *KEYS, "error", "tested"]
+COLUMNS = [*TABLES, *KEYS, "error", "tested", "trainings"]
 LEVEL = 0.95
 # Names of clients: the only network of a central training, the server's, the mean over clients, and
 # a key that no client has.
@@ -35,8 +35,9 @@ def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
     binomial intervals (Wilson; of a difference, of independent shares), ``error`` half of that over
     z: all networks are tested on the same few images, so more seeds or clients do not reduce it.
     ``curve_correlation`` correlates the accuracies of two central trainings over epochs, and
-    ``epochs_above`` is the share of epochs in which the lock is above. `n` counts trainings, of
-    which `n_ok` gave a number; a failed one leaves none.
+    ``epochs_above`` is the share of epochs in which the lock is above. `n` counts networks, of
+    which `n_ok` gave a number; a failed one leaves none. ``trainings`` is how many initial weights
+    were trained; clients of one federation share theirs.
 
     Raises `ArtifactError` if a summary has no row of its network, or two for one client and seed.
     """
@@ -45,7 +46,7 @@ def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
     rows = [row for own in cases for row in [*own.accuracies(), *own.gaps(), *own.losses()]]
     rows += _changes(rows)
     rows += [row for pair in _pairs(cases) for row in _compared(*pair)]
-    return frame(rows, COLUMNS, **case).astype({"tested": "Int64"})
+    return frame(rows, COLUMNS, **case).astype({"tested": "Int64", "trainings": "Int64"})
 
 
 class _Case:
@@ -88,7 +89,7 @@ class _Case:
         base, note = rows[RANDOM], {"note": "accuracy less that of the random key"}
         for client in [*self.numbered, MEAN]:
             yield self.head(client, "gap") | _difference(rows[client], base) | note
-        same = {key: base[key] for key in ("n", "n_ok", "tested")}
+        same = {key: base[key] for key in ("n", "n_ok", "tested", "trainings")}
         same |= dict.fromkeys(("ours", "low", "high", "error"), 0.0)
         yield {**self.head(RANDOM, "gap"), **same, "note": "the random key itself"}
 
@@ -124,6 +125,7 @@ def _words(lock: str, client: str) -> str:
 def _share(own: pd.DataFrame) -> Row:
     tested, missing = int(own["test"].iloc[0]), int(own["test_accuracy"].isna().sum())
     out: Row = {"n": len(own), "n_ok": len(own) - missing, "tested": tested}
+    out["trainings"] = own["seed"].nunique()
     out["note"] = f"{tested} test images, best epoch or round of {own['epochs'].iloc[0]}"
     dropped = pd.to_numeric(own.get("dropped", pd.Series(dtype=str)), errors="coerce").sum()
     if dropped:
@@ -141,7 +143,8 @@ def _difference(one: Row, other: Row) -> Row:
     """`one` minus `other`, as independent shares."""
     gap, error = one["ours"] - other["ours"], float(np.hypot(one["error"], other["error"]))
     half = z_value(LEVEL) * error
-    counted = {"tested": one["tested"], **{key: one[key] + other[key] for key in ("n", "n_ok")}}
+    counted = {key: one[key] for key in ("tested", "trainings")}
+    counted |= {key: one[key] + other[key] for key in ("n", "n_ok")}
     return {**counted, "ours": gap, "low": gap - half, "high": gap + half, "error": error}
 
 

@@ -116,12 +116,15 @@ class Evidence:
         cls, scores: Paths = (), security: Paths = (), index: Paths = (), rank: Paths = (),
         tables: Paths = (),
     ) -> Self:  # fmt: skip
-        """Read lists of CSV files; an empty list is missing evidence.
+        """Read lists of CSV files; an empty list is missing evidence. Tables of a name are joined.
 
         Raises `ArtifactError` if a file is missing or not a table, lacks a column or has text for a
         number.
         """
-        found = {Path(path).stem: _read(path, []) for path in tables}
+        each: dict[str, list[pd.DataFrame]] = {}
+        for path in tables:
+            each.setdefault(Path(path).stem, []).append(_read(path, []))
+        found = {name: _joined(parts) for name, parts in each.items()}
         for name, paths in (("security", security), ("rank", rank)):
             found[name] = _joined(_read_layers(path, name) for path in paths)
         networks = {Path(path).stem: _read_index(path) for path in index}

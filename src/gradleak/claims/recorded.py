@@ -4,9 +4,9 @@ The folder holds for each paper what its verdicts rest on: `evidence.zip` with s
 ranks at their paths, and the tables. Judging takes seconds and needs no run. ``--write`` replaces
 the claims files, summary.csv and laptop.csv, after a change of claims or of how they are judged.
 
-A record may have `parts`, each a folder with the scores of one experiment at a larger scale (made
-by ``results/parts/{experiment}``) and their means. A claim is judged by those if they have all that
-it reads.
+A record may have `parts` at a larger scale, made by ``results/parts/...``, each a folder with the
+scores of one experiment and their means, or with tables of one training. A claim is judged by those
+if they have all that it reads.
 
 ``laptop.csv`` holds what all papers' claims came to at laptop scale, for those who run that:
 ``--compare results`` tells which verdicts of a run of theirs are not those of a record.
@@ -37,8 +37,8 @@ from gradleak.settings.fields import SCALES
 EVIDENCE, RUN, ARTIFACTS = "evidence.zip", "run.json", "artifacts.csv"
 PARTS = "parts"  # folder of a record
 FILES = dict(zip(tally.KINDS, ("claims.csv", "claims_ours.csv", "claims_parts.csv"), strict=True))
-# Files that are not evidence, beside the tables of a paper.
-NO_TABLES = (*FILES.values(), ARTIFACTS, "speed.csv")
+# Files that are not evidence, beside the tables of a paper or a part.
+NO_TABLES = (*FILES.values(), ARTIFACTS, MEANS, "speed.csv")
 # Verdicts at this scale, by claim, are kept after a paper was recorded at a larger one.
 SMALL, BRIEF = "laptop", ["paper", "id", "verdict", "ours", "low", "high", "n"]
 # Columns of artifacts.csv that files of one job share.
@@ -110,7 +110,7 @@ def _unpacked(path: Path) -> Iterator[Path]:
 
 def _whole(folder: Path) -> Evidence:
     """Evidence of a record without its parts."""
-    found = [path for path in sorted(folder.glob("*.csv")) if path.name not in NO_TABLES]
+    found = _tables(folder)
     index = [path for path in found if path.stem.endswith("_index")]
     with _unpacked(folder / EVIDENCE) as unpacked:
         return Evidence.read(**_layers([unpacked]), index=index, tables=found)
@@ -125,8 +125,14 @@ def _larger(folder: Path) -> Larger:
     for scale, places in scales.items():
         with ExitStack() as stack:
             unpacked = [stack.enter_context(_unpacked(place / EVIDENCE)) for place in places]
-            out.append((Evidence.read(**_layers(unpacked)), str(scale)))
+            tables = [path for place in places for path in _tables(place)]
+            out.append((Evidence.read(**_layers(unpacked), tables=tables), str(scale)))
     return out
+
+
+def _tables(folder: Path) -> list[Path]:
+    """Tables in a folder of a record that are evidence."""
+    return [path for path in sorted(folder.glob("*.csv")) if path.name not in NO_TABLES]
 
 
 def _layers(unpacked: list[Path]) -> dict[str, list[Path]]:
@@ -283,7 +289,8 @@ def _again(place: Path, given: argparse.Namespace) -> bool:
     if given.write:
         write(place, judged, tables(place, given.papers / place.name / "claims.yaml"))
         for part in parts(place):
-            write_csv(part / MEANS, means_of(part))
+            if (part / MEANS).exists():
+                write_csv(part / MEANS, means_of(part))
     return bool(changed)
 
 

@@ -132,13 +132,17 @@ class LockConfig(fields.Section):
 
 
 class Model(fields.Section):
-    """A network: a chain of layers, or a known architecture; some of its layers may be locked."""
+    """A network: a chain of layers, or a known architecture; some of its layers may be locked.
+
+    At least `seeds` initial weights are drawn, and a training trains all of them.
+    """
 
     input: fields.ScaledInputSize
     layers: Layers | None = None
     architecture: Annotated[ResNetConfig | VggConfig, Field(discriminator="kind")] | None = None
     spread: PositiveFloat | None = None
     lock: LockConfig | None = None
+    seeds: fields.Draws = 1
 
     _specs: tuple[ConvSpec | LinearSpec, ...] = PrivateAttr()
 
@@ -282,3 +286,16 @@ class Config(fields.Section):
     def members(self, model: str) -> list[str]:
         """Models in the file of an id: those of a group, or the model itself."""
         return self.groups.get(model, [model])
+
+    def drawn(self, model: str, training: str | None = None) -> int:
+        """Initial weights of each network in the file of an id, or those that a training trains.
+
+        It is the most that the networks or an experiment ask for.
+        """
+        own = [self.models[one].seeds for one in self.members(model) if one in self.models]
+        asked = [
+            entry.seeds
+            for entry in self.experiments.values()
+            if model in entry.models and training in (None, entry.training)
+        ]
+        return max(own + asked, default=1)

@@ -111,10 +111,8 @@ class Inputs:
         return plain(config, "families", model)
 
     def model_seeds(self, wildcards: Any) -> int:
-        """Seeds in a model file: the most that any experiment needs."""
-        entries = self.config.experiments.values()
-        asked = (e.seeds for e in entries if wildcards.model in e.models)
-        return max(asked, default=1)
+        """Seeds in a model file."""
+        return self.config.drawn(wildcards.model)
 
     def model_threads(self, wildcards: Any) -> int:
         """Threads: two for large networks; VGG-16 is then 1.5 times as fast (measured)."""
@@ -133,13 +131,8 @@ class Inputs:
         return [self.paths.client.format(model=wildcards.model, client=n) for n in clients]
 
     def training_seeds(self, wildcards: Any) -> int:
-        """Seeds to train: the most that any experiment on the networks needs."""
-        asked = (
-            e.seeds
-            for e in self.config.experiments.values()
-            if e.training == wildcards.training and wildcards.model in e.models
-        )
-        return max(asked, default=1)
+        """Seeds to train."""
+        return self.config.drawn(wildcards.model, wildcards.training)
 
     def generator_source(self, wildcards: Any) -> list[str]:
         """Arrays for training a generator, or the user's weights.

@@ -2,7 +2,7 @@
 
 Tables, the scores and layers that verdicts rest on, the verdicts, settings, and origin and cost of
 each file. No pictures: those of restricted data sets must not be redistributed. Of an experiment
-alone, as a part of a record, there are no tables and verdicts.
+or a training alone, as a part of a record, there are no verdicts.
 """
 
 import shutil
@@ -62,13 +62,25 @@ def write(folder: str, told: Mapping[str, Any], kept: Kept) -> None:
     recorded.write(place, judged, recorded.tables(place, kept.claims))
 
 
-def write_part(folder: str, told: Mapping[str, Any], evidence: Iterable[str]) -> None:
-    """Write `run.json`, evidence, artifacts and means of one experiment's scores; see `write`."""
+def write_part(
+    folder: str,
+    told: Mapping[str, Any],
+    evidence: Iterable[str],
+    tables: Mapping[str, pd.DataFrame] | None = None,
+) -> None:
+    """Write `run.json`, evidence and artifacts of an experiment or a training; see `write`.
+
+    `evidence` is the experiment's scores, of which the means are written too, or the files of the
+    training that its `tables`, by name, were made from.
+    """
     _check(told)
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     _describe(place, told, evidence)
-    write_csv(place / recorded.MEANS, recorded.means_of(place))
+    for name, table in (tables or {}).items():
+        write_csv(place / f"{name}.csv", table)
+    if tables is None:
+        write_csv(place / recorded.MEANS, recorded.means_of(place))
 
 
 def _describe(place: Path, told: Mapping[str, Any], evidence: Iterable[str]) -> None:

@@ -38,7 +38,8 @@ class Column(Form, Side):
     """Values of a column, such as c(M) or RA-i.
 
     `units` names a column with the number of units behind each value, such as ``batches``; without
-    it a value is one. `shared` says what all of them have in common, such as one training.
+    it a value is one, in a table without that column too. `shared` says what all of them have in
+    common, such as one training.
     """
 
     form: Literal["column"]
@@ -55,8 +56,10 @@ class Column(Form, Side):
             made = runs.exact(values, n, claim, tolerance)
             if not self.units:
                 return made
-            side = Side(table=self.table, where=self.where, column=self.units)
-            behind = int(evidence.column(side).sum())
+            behind = n
+            if self.units in evidence.tables[self.table]:
+                side = Side(table=self.table, where=self.where, column=self.units)
+                behind = int(evidence.column(side).sum())
             words = f"over {behind} {self.units}"
             reason = ", ".join(filter(None, [made.reason, words, self.shared]))
             return replace(made, reason=reason, n=behind, n_ok=behind)

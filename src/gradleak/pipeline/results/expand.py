@@ -87,6 +87,20 @@ class Results:
         tables = self.entries["tables"].items()
         return [table_path(name) for name, entry in tables if entry.evidence == kind]
 
+    def of_training(self, training: str) -> dict[str, Needs]:
+        """Files and settings of tables for claims, by name, as of one training's curves alone."""
+        out = {}
+        for name, entry in self.entries["tables"].items():
+            if entry.evidence != "table" or not entry.curves or entry.inputs:
+                continue
+            files, words = self.needs("tables", name)
+            own = [curve["training"] == training for curve in words["curves"]]
+            if any(own):
+                few = {key: list(itertools.compress(found, own)) for key, found in files.items()}
+                curves = list(itertools.compress(words["curves"], own))
+                out[name] = Needs(few, {**words, "curves": curves})
+        return out
+
     @property
     def compared(self) -> dict[str, Compared]:
         """Servers whose weights are compared with a model's initial weights, by model."""

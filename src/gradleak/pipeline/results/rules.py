@@ -59,6 +59,43 @@ class Asked:
         return {"result": self.results.title(self.kind, wildcards.result)}
 
 
+class OfTraining:
+    """Tables for claims of one training's curves; methods take a job's wildcards."""
+
+    def __init__(self, results: Results) -> None:
+        self.results = results
+
+    @property
+    def trainings(self) -> list[str]:
+        """Ids of those that have such tables and no experiment of the same name."""
+        config = self.results.config
+        try:
+            found = [name for name in config.trainings if self.results.of_training(name)]
+        except ConfigError:  # told by whoever asks for the table
+            return []
+        return [name for name in found if name not in config.experiments]
+
+    def files(self, wildcards: Any) -> list[str]:
+        """Curves and summaries that the tables are made from."""
+        tables = self.results.of_training(wildcards.training).values()
+        paths = (path for one in tables for group in one.files.values() for path in group)
+        return list(dict.fromkeys(paths))
+
+    def tables(self, wildcards: Any) -> dict[str, dict[str, Any]]:
+        """Module, files and settings of each table."""
+        return {
+            name: {"make": self._make(name), "files": one.files, "words": one.words}
+            for name, one in self.results.of_training(wildcards.training).items()
+        }
+
+    def code(self, wildcards: Any) -> list[str]:
+        """Hashes of the code of each table."""
+        return [code_hash(self._make(name)) for name in self.tables(wildcards)]
+
+    def _make(self, name: str) -> str:
+        return self.results.entries["tables"][name].make
+
+
 def read(folder: Path, paths: Paths, claims: Any) -> Results:
     """Read the results of all papers in a folder; raise `ConfigError` for invalid files."""
     files = {paper: folder / paper / NAME for paper in paths.config.papers}
