@@ -95,7 +95,8 @@ def of_training(config: Config, training: str, model: str) -> float:
     if own.federated is not None:
         share = own.federated.share * own.federated.local_epochs
     chains = [config.chain(name) for name in config.members(model)]
-    return TRAINING * sum(map(forward, chains)) * own.train * own.epochs * share
+    images = own.train * own.epochs * share * config.drawn(model, training)
+    return TRAINING * sum(map(forward, chains)) * images
 
 
 def of_generator(config: Config, name: str) -> float:

@@ -331,6 +331,7 @@ def test_a_part_of_a_training_has_its_tables_and_what_they_were_made_from(result
     assert (folder / "accuracy.csv").read_text() == "row,ours\nnet,50\n"
     with zipfile.ZipFile(folder / "evidence.zip") as archive:
         assert archive.namelist() == [curve]
+    assert recorded_again.means_of(folder).empty
 
 
 def test_verdicts_follow_from_what_is_kept(results):

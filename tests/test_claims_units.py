@@ -89,6 +89,32 @@ def test_a_count_of_several_runs_is_no_single_draw(tmp_path):
     assert found["reason"].endswith(", over 20 n, one training")
 
 
+def test_each_of_the_units_behind_a_value_has_to_agree(tmp_path):
+    query = {"form": "column", **SIDE, "where": {}, "units": "trainings", "ends": ["low", "high"]}
+    row = {"name": "net", "ours": 1.5, "trainings": 2}
+    for ends, verdict in (((1.1, 1.9), "reproduced"), ((0.9, 2.1), "differs")):
+        evidence = read(tmp_path, acc=[row | dict(zip(("low", "high"), ends, strict=True))])
+        found = outcome(tmp_path, query, "most", evidence, kind="value")
+        assert tuple(found[["verdict", "ours", "n"]]) == (verdict, 1.5, 2)
+        assert tuple(found[["low", "high"]]) == ends
+        assert found["reason"].endswith(", over 2 trainings")
+    # In a table of earlier versions a value is one.
+    evidence = read(tmp_path, acc=[{"name": "net", "ours": 1.5}])
+    found = outcome(tmp_path, query, "most", evidence, kind="value")
+    assert found["reason"].startswith("one draw: a single value has no spread")
+
+
+def test_estimates_tell_of_how_many_trainings_they_are(tmp_path):
+    rows = [
+        {"name": name, "ours": ours, "error": 0.5, "tested": 2000, "trainings": count}
+        for name, ours, count in (("low", 80, 2), ("high", 85, 3))
+    ]
+    found = estimated(tmp_path, rows)
+    assert found["reason"].endswith("over 2000 test images, 2 trainings each")
+    found = estimated(tmp_path, [{**rows[0], "trainings": 1}, rows[1]])
+    assert found["reason"].endswith("over 2000 test images, one training each")
+
+
 def estimated(folder, rows, **query):
     """Outcome of a comparison of two rows: name, value, error, and columns of counts."""
     query = {"form": "estimates", "comparisons": [LESS], **query}

@@ -190,6 +190,17 @@ def test_a_projection_can_be_locked_and_attacks_that_find_the_label_take_recover
     assert loaded.experiments["rgap_draws"].attacks == attacks
 
 
+def test_networks_are_drawn_and_trained_as_often_as_anything_asks():
+    name, training = "fedkl_trained_lenet", "fedkl_federated_mnist"
+    config = loader.load(changed(RAW, f"models.{name}.seeds", 2))
+    assert config.drawn(name) == config.drawn(name, training) == 2
+    assert config.drawn(f"{name}_kl") == 1
+    config = loader.load(changed(RAW, "experiments.fedkl_lenet_trained.seeds", 3))
+    assert config.drawn(name) == config.drawn(name, training) == 3
+    # That experiment has nothing of another training.
+    assert config.drawn(name, "fedkl_central_mnist") == 1
+
+
 def test_what_takes_long_to_import_is_imported_by_jobs_alone():
     slow = "{'scipy', 'skimage', 'torch'}"
     code = f"import sys, gradleak.config.loader; sys.exit(str(sorted({slow} & set(sys.modules))))"

@@ -399,6 +399,8 @@ def test_clients_of_one_federation_are_one_training(tmp_path):
     assert set(found["trainings"]) == {2}
     assert list(found.loc["accuracy", "n"]) == [2, 2, 2, 4]
     assert found.loc[("accuracy", "mean"), "ours"] == pytest.approx(85)
+    assert list(found.loc[("accuracy", "mean"), ["least", "most"]]) == pytest.approx([80, 90])
+    assert list(found.loc[("gap", "mean"), ["least", "most"]]) == [0, 0]
 
 
 def test_summaries_that_do_not_fit_are_refused(tmp_path):

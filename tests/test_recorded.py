@@ -133,7 +133,11 @@ def test_a_part_at_a_larger_scale_judges_what_it_covers_and_no_scales_are_mixed(
     assert run(folder, papers, "--compare", str(made)) == 0
     count = int((after.scale == "night").sum())
     assert capsys.readouterr().out == f"copa: {count} of {count} verdicts as recorded\n"
-    (folder / "copa/parts/copa_pair" / recorded.RUN).unlink()
+    part = folder / "copa/parts/copa_pair" / recorded.RUN
+    part.write_text(json.dumps({**CASE, "images": "embedded"}))
+    assert run(folder, papers) == 2
+    assert "is of images: embedded, and the record beside it of" in capsys.readouterr().err
+    part.unlink()
     assert run(folder, papers) == 2 and "run.json cannot be read" in capsys.readouterr().err
 
 

@@ -13,7 +13,7 @@ from gradleak.pipeline.paths import Paths
 from gradleak.pipeline.results import __main__ as page
 from gradleak.pipeline.results.expand import Results
 from gradleak.pipeline.results.fill import combinations, fill, lookups
-from gradleak.pipeline.results.rules import Asked, read
+from gradleak.pipeline.results.rules import Asked, OfTraining, read
 from gradleak.pipeline.results.schema import load
 from pipeline_trees import whole
 
@@ -82,6 +82,21 @@ def test_a_wrong_file_is_refused_in_one_sentence(tmp_path, old, new, said):
     assert said in text and str(path) in text
     path.unlink()
     assert "results.yaml is not a regular file" in sentence(ConfigError, load, path)
+
+
+def test_tables_of_one_training_have_its_curves_alone(all_results):
+    found = all_results.of_training("fedkl_federated_mnist")
+    assert list(found) == ["fedkl_accuracy"]
+    files, words = found["fedkl_accuracy"]
+    whole = all_results.needs("tables", "fedkl_accuracy")
+    assert {curve["training"] for curve in words["curves"]} == {"fedkl_federated_mnist"}
+    assert len(words["curves"]) == len(files["curves"]) == len(files["summaries"]) == 4
+    assert set(files["curves"]) < set(whole.files["curves"])
+    asked = OfTraining(all_results)
+    assert "mkor_mnist" not in asked.trainings and "rgap_lenet" not in asked.trainings
+    job = SimpleNamespace(training="fedkl_federated_mnist")
+    assert asked.files(job) == [*files["curves"], *files["summaries"]]
+    assert asked.tables(job)["fedkl_accuracy"]["make"] == "papers.fedkl.tables.accuracy"
 
 
 def test_the_page_on_targets_lists_every_result(all_results):

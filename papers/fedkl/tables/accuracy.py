@@ -12,7 +12,7 @@ from gradleak.runtime.artifacts import again, read_csv
 from gradleak.runtime.tidy import TABLES, Given, Row, cell, frame
 
 KEYS = ["model", "training", "network", "dataset", "split", "lock", "client"]
-COLUMNS = [*TABLES, *KEYS, "error", "tested", "trainings"]
+COLUMNS = [*TABLES, *KEYS, "error", "tested", "trainings", "least", "most"]
 LEVEL = 0.95
 # Names of clients: the only network of a central training, the server's, the mean over clients, and
 # a key that no client has.
@@ -37,7 +37,8 @@ def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
     ``curve_correlation`` correlates the accuracies of two central trainings over epochs, and
     ``epochs_above`` is the share of epochs in which the lock is above. `n` counts networks, of
     which `n_ok` gave a number; a failed one leaves none. ``trainings`` is how many initial weights
-    were trained; clients of one federation share theirs.
+    were trained, ``least`` and ``most`` what the worst and the best of these gave (the mean over
+    clients, who share theirs).
 
     Raises `ArtifactError` if a summary has no row of its network, or two for one client and seed.
     """
@@ -46,6 +47,9 @@ def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
     rows = [row for own in cases for row in [*own.accuracies(), *own.gaps(), *own.losses()]]
     rows += _changes(rows)
     rows += [row for pair in _pairs(cases) for row in _compared(*pair)]
+    for row in rows:
+        each = row.get("each", np.array([np.nan]))
+        row |= {"least": float(each.min()), "most": float(each.max())}
     return frame(rows, COLUMNS, **case).astype({"tested": "Int64", "trainings": "Int64"})
 
 
@@ -91,6 +95,7 @@ class _Case:
             yield self.head(client, "gap") | _difference(rows[client], base) | note
         same = {key: base[key] for key in ("n", "n_ok", "tested", "trainings")}
         same |= dict.fromkeys(("ours", "low", "high", "error"), 0.0)
+        same["each"] = np.zeros(base["trainings"])
         yield {**self.head(RANDOM, "gap"), **same, "note": "the random key itself"}
 
     def losses(self) -> Iterator[Row]:
@@ -125,7 +130,8 @@ def _words(lock: str, client: str) -> str:
 def _share(own: pd.DataFrame) -> Row:
     tested, missing = int(own["test"].iloc[0]), int(own["test_accuracy"].isna().sum())
     out: Row = {"n": len(own), "n_ok": len(own) - missing, "tested": tested}
-    out["trainings"] = own["seed"].nunique()
+    out["each"] = 100 * own.groupby("seed")["test_accuracy"].mean().to_numpy()
+    out["trainings"] = len(out["each"])
     out["note"] = f"{tested} test images, best epoch or round of {own['epochs'].iloc[0]}"
     dropped = pd.to_numeric(own.get("dropped", pd.Series(dtype=str)), errors="coerce").sum()
     if dropped:
@@ -145,6 +151,8 @@ def _difference(one: Row, other: Row) -> Row:
     half = z_value(LEVEL) * error
     counted = {key: one[key] for key in ("tested", "trainings")}
     counted |= {key: one[key] + other[key] for key in ("n", "n_ok")}
+    if one["trainings"] == other["trainings"]:  # of the same seeds
+        counted["each"] = one["each"] - other["each"]
     return {**counted, "ours": gap, "low": gap - half, "high": gap + half, "error": error}
 
 

@@ -124,7 +124,7 @@ class Evidence:
         each: dict[str, list[pd.DataFrame]] = {}
         for path in tables:
             each.setdefault(Path(path).stem, []).append(_read(path, []))
-        found = {name: _joined(parts) for name, parts in each.items()}
+        found = {name: _joined(parts).fillna("") for name, parts in each.items()}
         for name, paths in (("security", security), ("rank", rank)):
             found[name] = _joined(_read_layers(path, name) for path in paths)
         networks = {Path(path).stem: _read_index(path) for path in index}

@@ -20,6 +20,8 @@ def means(evidence: Evidence, images: str) -> pd.DataFrame:
     ``median`` it counts as the worst. Metrics that were not available are left out.
     """
     here = evidence.on(images)
+    if here.scores.empty:
+        return pd.DataFrame(columns=COLUMNS)
     there = here.scores[(here.scores["images"] == images) & (here.scores["answer"] == "0")]
     there = there[there["status"].isin(("ok", "missed"))]
     rows = []

@@ -120,7 +120,13 @@ def _larger(folder: Path) -> Larger:
     """Evidence of a record's parts by scale, the largest first."""
     scales: dict[str, list[Path]] = {}
     for part in parts(folder):
-        scales.setdefault(run(part)["scale"], []).append(part)
+        told, own = run(part), run(folder)["images"]
+        if told["images"] != own:
+            raise ArtifactError(
+                f"{part} is of images: {told['images']}, and the record beside it of images: "
+                f"{own}; take it out."
+            )
+        scales.setdefault(told["scale"], []).append(part)
     out = []
     for scale, places in scales.items():
         with ExitStack() as stack:

@@ -134,7 +134,7 @@ class LockConfig(fields.Section):
 class Model(fields.Section):
     """A network: a chain of layers, or a known architecture; some of its layers may be locked.
 
-    At least `seeds` initial weights are drawn, and a training trains all of them.
+    `seeds` is the least number of initializations; a training trains each of them.
     """
 
     input: fields.ScaledInputSize

@@ -38,12 +38,14 @@ class Column(Form, Side):
     """Values of a column, such as c(M) or RA-i.
 
     `units` names a column with the number of units behind each value, such as ``batches``; without
-    it a value is one, in a table without that column too. `shared` says what all of them have in
+    it a value is one, in a table without that column too. `ends` names columns with the least and
+    the largest of these units, which have to agree as well. `shared` says what all of them have in
     common, such as one training.
     """
 
     form: Literal["column"]
     units: str = ""
+    ends: list[str] = Field(default_factory=list)
     shared: str = ""
     rules = ("prediction", *EVERY)
     words = "what our table has; of several values the median"
@@ -53,16 +55,15 @@ class Column(Form, Side):
         values = evidence.column(self)
         n = int(values.size)
         if tolerance.rule != "prediction":
-            made = runs.exact(values, n, claim, tolerance)
-            if not self.units:
-                return made
-            behind = n
-            if self.units in evidence.tables[self.table]:
-                side = Side(table=self.table, where=self.where, column=self.units)
-                behind = int(evidence.column(side).sum())
-            words = f"over {behind} {self.units}"
+            if self.units not in evidence.tables.get(self.table, ()):
+                return runs.exact(values, n, claim, tolerance)
+            behind = int(self._beside(self.units, evidence).sum())
+            every = [values, *(self._beside(name, evidence) for name in self.ends)]
+            made = runs.exact(np.concatenate(every), n * len(every), claim, tolerance)
+            words = f"over {behind} {self.units}" if behind > 1 else ""
             reason = ", ".join(filter(None, [made.reason, words, self.shared]))
-            return replace(made, reason=reason, n=behind, n_ok=behind)
+            ours = float(np.median(values))
+            return replace(made, reason=reason, ours=ours, n=behind, n_ok=behind)
         made = Outcome("", "", float(np.median(values)), n=n, n_ok=n)
         if n < 2:
             return replace(made, verdict=NOT_JUDGED, reason="scale: one value has no interval")
@@ -73,6 +74,10 @@ class Column(Form, Side):
             words = "the paper's value does not lie in our interval"
             return replace(made, verdict=DIFFERS, reason=words)
         return made
+
+    def _beside(self, column: str, evidence: Evidence) -> np.ndarray:
+        """Another column in the same rows."""
+        return evidence.column(Side(table=self.table, where=self.where, column=column))
 
     def found_in(self) -> list[str]:
         """See `Form.found_in`."""

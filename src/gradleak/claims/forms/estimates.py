@@ -66,10 +66,19 @@ class Estimates(Form):
         against = bonferroni(p_against)
         verdict = tested(max(p), against, tolerance.alpha)
         words = f"{right} of {count} comparisons hold beyond chance, {failed} fail"
-        words += f", over {fewest} {OVER[self.unit]}"
+        words += f", over {fewest} {self._over(pairs, evidence)}"
         least = min(found, key=lambda one: one.low)
         made = Outcome(verdict, words, least.gap, least.low, least.high, fewest, fewest)
         return replace(made, p=max(p), p_against=against)
+
+    def _over(self, pairs: list[Less], evidence: Evidence) -> str:
+        """What the estimates rest on, with the least number of trainings, if tables tell it."""
+        sides = [side for pair in pairs for _, side in pair]
+        told = [side for side in sides if "trainings" in evidence.tables[side.table]]
+        fewest = min((int(_beside(side, "trainings", evidence)) for side in told), default=1)
+        if fewest == 1 or len(told) < len(sides):
+            return OVER[self.unit]
+        return OVER[self.unit].replace("one training", f"{fewest} trainings")
 
     def _difference(
         self, pair: Less, evidence: Evidence, claim: Statement, alpha: float

@@ -69,11 +69,8 @@ class OfTraining:
     def trainings(self) -> list[str]:
         """Ids of those that have such tables and no experiment of the same name."""
         config = self.results.config
-        try:
-            found = [name for name in config.trainings if self.results.of_training(name)]
-        except ConfigError:  # told by whoever asks for the table
-            return []
-        return [name for name in found if name not in config.experiments]
+        free = (name for name in config.trainings if name not in config.experiments)
+        return [name for name in free if self.results.of_training(name)]
 
     def files(self, wildcards: Any) -> list[str]:
         """Curves and summaries that the tables are made from."""
