@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-import test_fedkl_tables as fedkl_tables
 from conftest import refused
 from gradleak.attacks.base import Reconstruction
 from gradleak.attacks.optimization.fresh_lock import GrnnFreshLock, InvertingFreshLock, redrawn
@@ -17,7 +16,6 @@ from gradleak.models.fresh_locks import draw_lock
 from gradleak.models.initial import draw_key, initial_weights, parameter_shapes
 from gradleak.models.locks import is_private, private, public
 from gradleak.training.federated import NOBODY
-from gradleak.training.outputs import CURVE
 from papers.fedkl.tables import random_keys
 from test_locked_attacks import chain as locked
 from test_locked_attacks import view
@@ -130,18 +128,3 @@ def test_gaps_and_errors_are_those_of_their_accuracies(tmp_path, trained):
 def test_a_network_that_is_missing_is_named(tmp_path, trained):
     with refused("has no other, or its clients are missing; delete it", kind=ArtifactError):
         _table(tmp_path, trained, name="other")
-
-
-def test_losses_are_those_of_the_chosen_epochs(tmp_path):
-    rows = [
-        fedkl_tables._row("net_kl", who, "fedkl", 0.9, best_epoch=2) for who in ("0", "1", "random")
-    ]
-    curve = [
-        {**dict.fromkeys(CURVE, ""), "model": "net_kl", "seed": 0, "client": who, "epoch": epoch}
-        | {"validation_accuracy": 0.5, "validation_loss": base + epoch}
-        for who, base in (("0", 0.0), ("1", 1.0), ("random", 5.0))
-        for epoch in (1, 2, 3)
-    ]
-    found = fedkl_tables._table([fedkl_tables._training(tmp_path, "fed", "with", rows, curve)])
-    losses = found[found["metric"] == "loss"].set_index("client")["ours"]
-    assert losses.to_dict() == {"0": 2.0, "1": 3.0, "random": 7.0, "mean": 2.5}

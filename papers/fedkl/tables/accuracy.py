@@ -130,7 +130,10 @@ def _words(lock: str, client: str) -> str:
 def _share(own: pd.DataFrame) -> Row:
     tested, missing = int(own["test"].iloc[0]), int(own["test_accuracy"].isna().sum())
     out: Row = {"n": len(own), "n_ok": len(own) - missing, "tested": tested}
-    out["each"] = 100 * own.groupby("seed")["test_accuracy"].mean().to_numpy()
+    # NaN where one of its clients failed.
+    out["each"] = np.array(
+        [100 * each.mean(skipna=False) for _, each in own.groupby("seed")["test_accuracy"]]
+    )
     out["trainings"] = len(out["each"])
     out["note"] = f"{tested} test images, best epoch or round of {own['epochs'].iloc[0]}"
     dropped = pd.to_numeric(own.get("dropped", pd.Series(dtype=str)), errors="coerce").sum()

@@ -72,7 +72,7 @@ class Estimates(Form):
         return replace(made, p=max(p), p_against=against)
 
     def _over(self, pairs: list[Less], evidence: Evidence) -> str:
-        """What the estimates rest on, with the least number of trainings, if tables tell it."""
+        """Words of `OVER`, with the least number of trainings if the tables tell it."""
         sides = [side for pair in pairs for _, side in pair]
         told = [side for side in sides if "trainings" in evidence.tables[side.table]]
         fewest = min((int(_beside(side, "trainings", evidence)) for side in told), default=1)
