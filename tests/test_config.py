@@ -286,7 +286,10 @@ def test_searches_end_without_progress_at_scale_night_alone():
         raw = changed(RAW, "attacks.fedkl_ig", {**RAW["attacks"]["fedkl_ig"], **own})
         return loader.load({**raw, "scale": scale}).attacks["fedkl_ig"].patience
 
-    assert [patience(scale) for scale in SCALES] == [0.0, 0.0, 0.1, 0.0]
+    assert [patience(scale) for scale in SCALES] == [0.0, 0.0, 0.02, 0.0]
+    assert [patience(scale, patience=None) for scale in SCALES] == [0.0, 0.0, 0.1, 0.0]
+    by_scale = {"smoke": 0.5, "laptop": 0.2, "paper": 0.1}
+    assert [patience(scale, patience=by_scale) for scale in SCALES] == [0.5, 0.2, 0.2, 0.1]
     assert [patience(scale, patience=0.0) for scale in SCALES] == [0.0] * 4
     assert patience("laptop", patience=0.2) == 0.2
     # Nor in Python, where no scale is named.

@@ -39,6 +39,7 @@ Count = Annotated[int, Field(gt=0, le=MOST)]
 Whole = Annotated[int, Field(ge=0, le=MOST)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 Offset = Annotated[float, Field(ge=-1000.0, le=1000.0)]  # of inputs, whose pixels are in [0, 1]
+Share = Annotated[float, Field(ge=0, le=1)]
 Std = Annotated[float, Field(ge=1e-4, le=1e4)]  # divisor of inputs
 
 
@@ -62,6 +63,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+NO_SCALES = "only config files have scales; give a number"
 # From least to most: minutes, hours, a weekend without a GPU, the papers' own amounts.
 Scale = Literal["smoke", "laptop", "night", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -78,6 +80,19 @@ class ByScale(Section):
     def at(self, scale: str) -> int:
         """The amount at a scale."""
         return int(_at(self.model_dump(), scale))
+
+
+class SharesByScale(Section):
+    """A share in 0..1 at each scale; without one for ``night``, that of ``laptop`` holds there."""
+
+    smoke: Share
+    laptop: Share
+    night: Share | None = None
+    paper: Share
+
+    def at(self, scale: str) -> float:
+        """The share at a scale."""
+        return float(_at(self.model_dump(), scale))
 
 
 def _at(amounts: Mapping[str, Any], scale: str) -> Any:
@@ -125,7 +140,7 @@ class _AtScale:
         context = info.context or {"scale": None, "scales": {}}
         if isinstance(value, ByScale):
             if context["scale"] is None:
-                raise ValueError("only config files have scales; give a number")
+                raise ValueError(NO_SCALES)
             value = value.at(context["scale"])
         elif isinstance(value, str) and value not in context["scales"]:
             raise _complaint(undefined(value, context["scales"]))
@@ -137,6 +152,33 @@ class _AtScale:
         return int(number)
 
 
+def _share_form(value: Any) -> str:
+    """Form of a share: a number, or one for each scale."""
+    return "amount-by-scale" if isinstance(value, dict | SharesByScale) else "amount-number"
+
+
+class _ShareAtScale:
+    """Marker of a share in either form; validation gives a plain number."""
+
+    def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_after_validator_function(
+            self._number, handler.generate_schema(WrittenShare)
+        )
+
+    def _number(self, value: float | SharesByScale, info: ValidationInfo) -> float:
+        if not isinstance(value, SharesByScale):
+            return float(value)
+        if not info.context or info.context["scale"] is None:
+            raise ValueError(NO_SCALES)
+        return value.at(info.context["scale"])
+
+
+WrittenShare = Annotated[
+    Annotated[Share, Tag("amount-number")] | Annotated[SharesByScale, Tag("amount-by-scale")],
+    Discriminator(_share_form),
+]
+
+
 def _complaint(words: str) -> PydanticCustomError:
     """Error about a value that does not repeat the value."""
     return PydanticCustomError(SENTENCE, "{words}", {"words": words})
@@ -145,6 +187,7 @@ def _complaint(words: str) -> PydanticCustomError:
 # An amount: a number, one for each scale, or the name of one in `scales`.
 AmountOrName = Annotated[int, _AtScale()]
 Draws = Annotated[int, _AtScale(10_000)]  # the same for what has its own array: seeds, networks
+ShareByScale = Annotated[float, _ShareAtScale()]
 InputSize = Annotated[tuple[Count, Count, Count], Field(strict=False)]
 ScaledInputSize = Annotated[tuple[Count, AmountOrName, AmountOrName], Field(strict=False)]
 

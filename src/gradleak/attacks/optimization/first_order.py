@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo
 from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.optimization.optimization_attack import Search
 from gradleak.runtime.progress import progress
+from gradleak.settings.fields import ShareByScale
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,7 +49,7 @@ class FirstOrder(Search):
 
     # Share of the iterations after which a run goes on at its next rate, or ends, if these lowered
     # its lowest objective by less than 1 %; 0: it takes all. By default 0.1 at scale night, else 0.
-    patience: Annotated[float, Field(ge=0, le=1), BeforeValidator(_of_scale)] = Field(
+    patience: Annotated[ShareByScale, BeforeValidator(_of_scale)] = Field(
         default=None, validate_default=True, json_schema_extra={"default": 0.0}
     )
 
