@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
+from pydantic import ValidationError
 
 from conftest import ROOT, refused, run, sentence
 from gradleak.attacks.optimization.inverting import InvertingGradients
@@ -292,6 +293,12 @@ def test_searches_end_without_progress_at_scale_night_alone():
     assert [patience(scale, patience=by_scale) for scale in SCALES] == [0.5, 0.2, 0.2, 0.1]
     assert [patience(scale, patience=0.0) for scale in SCALES] == [0.0] * 4
     assert patience("laptop", patience=0.2) == 0.2
+    with pytest.raises(ConfigError, match=r"fedkl_ig\.patience\.night: 2 is not allowed"):
+        patience("laptop", patience={**by_scale, "night": 2})
+    with pytest.raises(ConfigError, match=r"fedkl_ig\.patience\.paper' is missing"):
+        patience("laptop", patience={"smoke": 0, "laptop": 0})
+    with pytest.raises(ValidationError, match="only config files have scales; give a number"):
+        InvertingGradients(patience=by_scale)
     # Nor in Python, where no scale is named.
     assert InvertingGradients().patience == 0.0
 
