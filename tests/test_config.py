@@ -282,25 +282,29 @@ def test_amounts_are_numbers_at_the_scale():
     assert night.experiments["copa_pair"].seeds == night.scales["copa_seeds"] == 40
 
 
-def test_searches_end_without_progress_at_scale_night_alone():
-    def patience(scale, **own):
-        raw = changed(RAW, "attacks.fedkl_ig", {**RAW["attacks"]["fedkl_ig"], **own})
-        return loader.load({**raw, "scale": scale}).attacks["fedkl_ig"].patience
+def patience(scale, **own):
+    raw = changed(RAW, "attacks.fedkl_ig", {**RAW["attacks"]["fedkl_ig"], **own})
+    return loader.load({**raw, "scale": scale}).attacks["fedkl_ig"].patience
 
+
+def test_searches_end_without_progress_at_scale_night_alone():
     assert [patience(scale) for scale in SCALES] == [0.0, 0.0, 0.02, 0.0]
     assert [patience(scale, patience=None) for scale in SCALES] == [0.0, 0.0, 0.1, 0.0]
-    by_scale = {"smoke": 0.5, "laptop": 0.2, "paper": 0.1}
-    assert [patience(scale, patience=by_scale) for scale in SCALES] == [0.5, 0.2, 0.2, 0.1]
     assert [patience(scale, patience=0.0) for scale in SCALES] == [0.0] * 4
     assert patience("laptop", patience=0.2) == 0.2
+    # Nor in Python, where no scale is named.
+    assert InvertingGradients().patience == 0.0
+
+
+def test_patience_may_be_given_by_scale():
+    by_scale = {"smoke": 0.5, "laptop": 0.2, "paper": 0.1}
+    assert [patience(scale, patience=by_scale) for scale in SCALES] == [0.5, 0.2, 0.2, 0.1]
     with pytest.raises(ConfigError, match=r"fedkl_ig\.patience\.night: 2 is not allowed"):
         patience("laptop", patience={**by_scale, "night": 2})
     with pytest.raises(ConfigError, match=r"fedkl_ig\.patience\.paper' is missing"):
         patience("laptop", patience={"smoke": 0, "laptop": 0})
     with pytest.raises(ValidationError, match="only config files have scales; give a number"):
         InvertingGradients(patience=by_scale)
-    # Nor in Python, where no scale is named.
-    assert InvertingGradients().patience == 0.0
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -39,7 +39,7 @@ Count = Annotated[int, Field(gt=0, le=MOST)]
 Whole = Annotated[int, Field(ge=0, le=MOST)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 Offset = Annotated[float, Field(ge=-1000.0, le=1000.0)]  # of inputs, whose pixels are in [0, 1]
-Share = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 Std = Annotated[float, Field(ge=1e-4, le=1e4)]  # divisor of inputs
 
 
@@ -82,16 +82,16 @@ class ByScale(Section):
         return int(_at(self.model_dump(), scale))
 
 
-class SharesByScale(Section):
-    """A share in 0..1 at each scale; without one for ``night``, that of ``laptop`` holds there."""
+class FractionByScale(Section):
+    """A fraction at each scale; without one for ``night``, that of ``laptop`` holds there."""
 
-    smoke: Share
-    laptop: Share
-    night: Share | None = None
-    paper: Share
+    smoke: Fraction
+    laptop: Fraction
+    night: Fraction | None = None
+    paper: Fraction
 
     def at(self, scale: str) -> float:
-        """The share at a scale."""
+        """The fraction at a scale."""
         return float(_at(self.model_dump(), scale))
 
 
@@ -152,30 +152,30 @@ class _AtScale:
         return int(number)
 
 
-def _share_form(value: Any) -> str:
-    """Form of a share: a number, or one for each scale."""
-    return "amount-by-scale" if isinstance(value, dict | SharesByScale) else "amount-number"
+def _fraction_form(value: Any) -> str:
+    """Form of a fraction: a number, or one for each scale."""
+    return "amount-by-scale" if isinstance(value, dict | FractionByScale) else "amount-number"
 
 
-class _ShareAtScale:
-    """Marker of a share in either form; validation gives a plain number."""
+class _FractionAtScale:
+    """Marker of a fraction in either form; validation gives a plain number."""
 
     def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.with_info_after_validator_function(
-            self._number, handler.generate_schema(WrittenShare)
+            self._number, handler.generate_schema(WrittenFraction)
         )
 
-    def _number(self, value: float | SharesByScale, info: ValidationInfo) -> float:
-        if not isinstance(value, SharesByScale):
+    def _number(self, value: float | FractionByScale, info: ValidationInfo) -> float:
+        if not isinstance(value, FractionByScale):
             return float(value)
         if not info.context or info.context["scale"] is None:
             raise ValueError(NO_SCALES)
         return value.at(info.context["scale"])
 
 
-WrittenShare = Annotated[
-    Annotated[Share, Tag("amount-number")] | Annotated[SharesByScale, Tag("amount-by-scale")],
-    Discriminator(_share_form),
+WrittenFraction = Annotated[
+    Annotated[Fraction, Tag("amount-number")] | Annotated[FractionByScale, Tag("amount-by-scale")],
+    Discriminator(_fraction_form),
 ]
 
 
@@ -187,7 +187,8 @@ def _complaint(words: str) -> PydanticCustomError:
 # An amount: a number, one for each scale, or the name of one in `scales`.
 AmountOrName = Annotated[int, _AtScale()]
 Draws = Annotated[int, _AtScale(10_000)]  # the same for what has its own array: seeds, networks
-ShareByScale = Annotated[float, _ShareAtScale()]
+# A fraction: a number, or one for each scale.
+ScaledFraction = Annotated[float, _FractionAtScale()]
 InputSize = Annotated[tuple[Count, Count, Count], Field(strict=False)]
 ScaledInputSize = Annotated[tuple[Count, AmountOrName, AmountOrName], Field(strict=False)]
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo
 from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.optimization.optimization_attack import Search
 from gradleak.runtime.progress import progress
-from gradleak.settings.fields import ShareByScale
+from gradleak.settings.fields import ScaledFraction
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,8 +48,9 @@ class FirstOrder(Search):
     """
 
     # Share of the iterations after which a run goes on at its next rate, or ends, if these lowered
-    # its lowest objective by less than 1 %; 0: it takes all. By default 0.1 at scale night, else 0.
-    patience: Annotated[ShareByScale, BeforeValidator(_of_scale)] = Field(
+    # its lowest objective by less than 1 %; 0: it takes all. By default 0.1 at scale night, else 0;
+    # by scale, laptop's holds at night if none is given there.
+    patience: Annotated[ScaledFraction, BeforeValidator(_of_scale)] = Field(
         default=None, validate_default=True, json_schema_extra={"default": 0.0}
     )
 
