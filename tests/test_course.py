@@ -1,6 +1,7 @@
 """First-order searches that end when their objective no longer falls."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -116,12 +117,20 @@ def test_patience_without_rates_to_wait_for_and_beyond_all_steps_is_refused():
     assert InvertingGradients(patience=0.1).contradiction() is None
 
 
-def test_what_patience_saves_is_measured(monkeypatch):
-    few = {"inverting_gradients": {"tv": 1e-4, "iterations": 20}}
-    monkeypatch.setattr(measured, "ATTACKS", few)
-    rows = measured.compare([0.0, 0.1], 2)
+def test_what_patience_saves_is_measured():
+    ends = [(20, 0.0), (20, 0.1)]
+    rows = measured.compare([measured.CASES[n]._replace(ends=ends) for n in (0, -1)], 2)
     assert len(rows) == 8 and rows[["psnr", "seconds"]].gt(0.0).all(axis=None)
     heads, _, *lines = measured.table(rows).splitlines()
-    assert heads.count("|") == 7 and len(lines) == 4
+    assert heads.count("|") == 8 and len(lines) == 4
     every, some = lines[:2]
-    assert "| all steps |" in every and every.endswith("| 0.0 | 100 % |") and "| 0.1 |" in some
+    assert "| 20 | all steps |" in every and every.endswith("| 0.0 | 100 % |")
+    assert "| 20 | 0.1 |" in some
+
+
+def test_the_time_of_an_end_is_beside_that_of_all_steps_and_its_loss_the_worst_of_images():
+    names = ["network", "attack", "image", "iterations", "patience", "psnr", "seconds"]
+    of = [("n", "a", 0, 90, 0.0, 20.0, 3.0), ("n", "a", 0, 50, 0.1, 19.0, 1.0)]
+    of += [("n", "a", 1, 90, 0.0, 10.0, 1.0), ("n", "a", 1, 50, 0.1, 12.0, 1.0)]
+    last = measured.table(pd.DataFrame(of, columns=names)).splitlines()[-1]
+    assert last == "| n | `a` | 50 | 0.1 | 15.5 | 1.0 | 50 % |"

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -13,6 +13,7 @@ from pydantic import (
     Discriminator,
     Field,
     GetCoreSchemaHandler,
+    GetPydanticSchema,
     Tag,
     ValidationError,
     ValidationInfo,
@@ -63,36 +64,31 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-NO_SCALES = "only config files have scales; give a number"
 # From least to most: minutes, hours, a weekend without a GPU, the papers' own amounts.
 Scale = Literal["smoke", "laptop", "night", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
 
-class ByScale(Section):
-    """An amount at each scale; without one for ``night``, that of ``laptop`` holds there."""
+class AtEachScale(Section, Generic[Value]):
+    """A value at each scale; without one for ``night``, that of ``laptop`` holds there."""
 
-    smoke: Count
-    laptop: Count
-    night: Count | None = None
-    paper: Count
+    smoke: Value
+    laptop: Value
+    night: Value | None = None
+    paper: Value
 
-    def at(self, scale: str) -> int:
-        """The amount at a scale."""
-        return int(_at(self.model_dump(), scale))
+    def at(self, scale: str) -> Value:
+        """The value at a scale."""
+        found: Value = _at(self.model_dump(), scale)
+        return found
 
 
-class FractionByScale(Section):
-    """A fraction at each scale; without one for ``night``, that of ``laptop`` holds there."""
+class ByScale(AtEachScale[Count]):
+    """An amount at each scale."""
 
-    smoke: Fraction
-    laptop: Fraction
-    night: Fraction | None = None
-    paper: Fraction
 
-    def at(self, scale: str) -> float:
-        """The fraction at a scale."""
-        return float(_at(self.model_dump(), scale))
+class FractionByScale(AtEachScale[Fraction]):
+    """A fraction at each scale."""
 
 
 def _at(amounts: Mapping[str, Any], scale: str) -> Any:
@@ -109,6 +105,15 @@ def at_scale(raw: Mapping[str, Any]) -> dict[str, Any]:
         number = _at(value, scale) if isinstance(value, Mapping) else value
         amounts[name] = number if type(number) is int and 0 < number <= MOST else 1
     return {"scale": scale, "scales": amounts}
+
+
+def _chosen(value: Any, info: ValidationInfo) -> Any:
+    """Of a value at each scale, the one at the scale of the config file."""
+    if not isinstance(value, AtEachScale):
+        return value
+    if not info.context or info.context["scale"] is None:
+        raise ValueError("only config files have scales; give a number")
+    return value.at(info.context["scale"])
 
 
 def _form(value: Any) -> str:
@@ -137,14 +142,10 @@ class _AtScale:
         return core_schema.with_info_after_validator_function(self._number, written)
 
     def _number(self, value: int | str | ByScale, info: ValidationInfo) -> int:
-        context = info.context or {"scale": None, "scales": {}}
-        if isinstance(value, ByScale):
-            if context["scale"] is None:
-                raise ValueError(NO_SCALES)
-            value = value.at(context["scale"])
-        elif isinstance(value, str) and value not in context["scales"]:
-            raise _complaint(undefined(value, context["scales"]))
-        number = context["scales"][value] if isinstance(value, str) else value
+        amounts = (info.context or {"scales": {}})["scales"]
+        if isinstance(value, str) and value not in amounts:
+            raise _complaint(undefined(value, amounts))
+        number = amounts[value] if isinstance(value, str) else _chosen(value, info)
         if number > self.most:
             named = f"{value} = " if isinstance(value, str) else ""
             most = f"more than the {self.most} that a run can keep"
@@ -157,25 +158,10 @@ def _fraction_form(value: Any) -> str:
     return "amount-by-scale" if isinstance(value, dict | FractionByScale) else "amount-number"
 
 
-class _FractionAtScale:
-    """Marker of a fraction in either form; validation gives a plain number."""
-
-    def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.with_info_after_validator_function(
-            self._number, handler.generate_schema(WrittenFraction)
-        )
-
-    def _number(self, value: float | FractionByScale, info: ValidationInfo) -> float:
-        if not isinstance(value, FractionByScale):
-            return float(value)
-        if not info.context or info.context["scale"] is None:
-            raise ValueError(NO_SCALES)
-        return value.at(info.context["scale"])
-
-
 WrittenFraction = Annotated[
     Annotated[Fraction, Tag("amount-number")] | Annotated[FractionByScale, Tag("amount-by-scale")],
     Discriminator(_fraction_form),
+    AfterValidator(_chosen),
 ]
 
 
@@ -188,7 +174,9 @@ def _complaint(words: str) -> PydanticCustomError:
 AmountOrName = Annotated[int, _AtScale()]
 Draws = Annotated[int, _AtScale(10_000)]  # the same for what has its own array: seeds, networks
 # A fraction: a number, or one for each scale.
-ScaledFraction = Annotated[float, _FractionAtScale()]
+ScaledFraction = Annotated[
+    float, GetPydanticSchema(lambda _, handler: handler.generate_schema(WrittenFraction))
+]
 InputSize = Annotated[tuple[Count, Count, Count], Field(strict=False)]
 ScaledInputSize = Annotated[tuple[Count, AmountOrName, AmountOrName], Field(strict=False)]
 
