@@ -7,7 +7,7 @@ import torch
 
 from benchmarks import patience as measured
 from chains import chain, conv, error, image, run, view
-from gradleak.attacks.optimization.engine.course import LEAST, Course, Moving
+from gradleak.attacks.optimization.engine.course import LAST, LEAST, Course, Moving
 from gradleak.attacks.optimization.engine.lbfgs import CHANGE
 from gradleak.attacks.optimization.engine.search_batch import Best
 from gradleak.attacks.optimization.grnn import Grnn
@@ -56,6 +56,14 @@ def test_one_that_falls_takes_all_steps_and_one_that_stalls_the_window_at_each_r
     assert course.final("value").tolist() == lowest
     assert course.final("distance").tolist() == [2.0 * value for value in lowest]
     assert course.final("images")[:, 0].tolist() == lowest == [-x for x in course.final("logits")]
+
+
+def test_one_that_falls_at_its_last_rate_alone_has_not_taken_all_steps():
+    rates, lowered = [1.0] * 12 + [0.1] * 8 + [0.01] * 4, [12, 20]
+    values = np.concatenate([np.full(7, 3.0), 3.0 * 0.9 ** np.arange(1.0, 18.0)])
+    course, taken = walk(values[:, None], rates, 0.125, lowered)
+    assert taken[0] == [1.0] * 4 + [0.1] * 3 + [0.01] * 4 and course.stop == [LAST]
+    assert course.steps.tolist() == [11]
 
 
 @pytest.mark.parametrize(("share", "stop"), [(0.5 * LEAST, CHANGE), (2.0 * LEAST, SPENT)])

@@ -16,6 +16,8 @@ from gradleak.training.optimisers import BETA2, adam_step
 # A member's objective no longer falls if so small a fraction of it is all that the steps of a
 # window took off its lowest value. DLG has the same.
 LEAST = 0.01
+# Why a member ends that took all steps of its last rate, but not of all earlier ones.
+LAST = "evaluations of the last rate spent"
 KEPT = ("value", "distance", "images", "logits")
 # Tensors of a course with a row for each member under way.
 UNDER_WAY = ("ids", "_at", "_mark", "_since")
@@ -131,7 +133,8 @@ class Course:
             self._final[name][ids] = own[ended]
             setattr(self.best, name, own[~ended])
         for member, why in zip(ids.tolist(), stalled[ended].tolist(), strict=True):
-            self.stop[member], self.steps[member] = CHANGE if why else spent, self.taken
+            whole = LAST if self.taken < len(self._rates) else spent
+            self.stop[member], self.steps[member] = CHANGE if why else whole, self.taken
         rows = ~ended
         self.ids, self._at = self.ids[rows], self._at[rows]
         self._mark, self._since = self._mark[rows], self._since[rows]
