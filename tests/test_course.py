@@ -1,5 +1,7 @@
 """First-order searches that end when their objective no longer falls."""
 
+import gc
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -72,6 +74,15 @@ def test_progress_is_more_than_a_hundredth_in_a_window(share, stop):
     course, _ = walk(fall[:, None], [1.0] * 40, 0.25)
     assert course.stop == [stop] and (course.steps[0] == 40) == (stop == SPENT)
     assert walk(np.full((40, 1), 1.0), [1.0] * 40, 0.0)[0].stop == [SPENT]
+
+
+def test_a_course_keeps_no_tensor_of_each_step():
+    best = Best(torch.ones(2), torch.zeros(2, 1), torch.zeros(2, 1))
+    course, counts = Course(best, [1.0] * 100, 0.0), []
+    for step in range(60):
+        course.tell(torch.full((2,), 1.0 / (1.0 + step)), SPENT)
+        counts.append(sum(type(one) is torch.Tensor for one in gc.get_objects()))
+    assert counts[10] == counts[-1]
 
 
 def test_rates_of_each_move_as_one_rate_of_all():

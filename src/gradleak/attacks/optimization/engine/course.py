@@ -81,8 +81,10 @@ class Course:
         self._mark = torch.full_like(best.value, torch.inf)
         self._since = torch.zeros_like(self._at)
         self._final: dict[str, Tensor] = {}
-        self._told: list[tuple[Tensor, Tensor]] = []
-        self._earlier = torch.empty(0, count)  # objectives of steps before `restore`
+        # Objectives (steps, M), NaN behind a member's last. A tensor of each step's own would split
+        # the memory that steps free, which then grows.
+        self._traces = torch.full((len(rates), count), torch.nan, dtype=best.value.dtype)
+        self._traces = self._traces.to(device)
         self.steps = np.zeros(count, dtype=int)
         self.stop = [""] * count
 
@@ -97,7 +99,7 @@ class Course:
         Returns which rows go on if others end, and keeps these. `spent` is the reason to stop of a
         member that took all its steps.
         """
-        self._told.append((self.ids, value))
+        self._traces[self._step, self.ids] = value
         self._step += 1
         over = self._step == len(self._rates)
         stalled = torch.zeros_like(self.ids, dtype=torch.bool)
@@ -154,7 +156,7 @@ class Course:
         out |= {f"best.{name}": getattr(self.best, name) for name in KEPT}
         out |= {f"final.{name}": value for name, value in self._final.items()}
         rest = {"taken": torch.tensor(self._step), "steps": torch.from_numpy(self.steps)}
-        return out | rest | {"traces": torch.from_numpy(self._table())}
+        return out | rest | {"traces": self._traces[: self._step]}
 
     def restore(self, state: Mapping[str, Tensor], stop: Sequence[str]) -> None:
         """Go on where `state` was asked for, at which members had stopped as in `stop`."""
@@ -165,17 +167,10 @@ class Course:
             if f"final.{name}" in state:
                 self._final[name] = state[f"final.{name}"]
         self._step, self.stop = int(state["taken"]), [*stop]
-        self.steps, self._earlier = state["steps"].cpu().numpy(), state["traces"].cpu()
-
-    def _table(self) -> np.ndarray:
-        """Objectives (steps, M), NaN behind a member's last."""
-        found = np.full((self._step, len(self.stop)), np.nan)
-        found[: len(self._earlier)] = self._earlier.numpy()
-        for row, (ids, values) in zip(found[len(self._earlier) :], self._told, strict=True):
-            row[ids.cpu().numpy()] = values.cpu().double().numpy()
-        return found
+        self.steps = state["steps"].cpu().numpy()
+        self._traces[: self._step] = state["traces"]
 
     def traces(self) -> list[np.ndarray]:
         """Objectives of each member's steps."""
-        found = self._table()
+        found = self._traces.cpu().double().numpy()
         return [found[:steps, member] for member, steps in enumerate(self.steps)]
