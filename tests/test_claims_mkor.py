@@ -120,8 +120,12 @@ def test_searches_that_are_cut_short_are_not_judged(claims, judged):
     # The amounts that the reasons name are those of the paper's scale.
     paper = yaml.safe_load(FILE.with_name("paper.yaml").read_text())
     assert paper["scales"]["mkor_evaluations"]["paper"] == 6000
-    assert paper["attacks"]["class_fishing"]["iterations"] == paper["scales"]["mkor_gi_steps"]
-    assert paper["scales"]["mkor_gi_steps"]["paper"] == 24000
+    fishing = paper["attacks"]["class_fishing"]["iterations"]
+    steps = paper["scales"]["mkor_gi_steps"]
+    for scale in ("laptop", "paper"):
+        assert fishing[scale] == steps[scale]
+    # Both end by themselves at night.
+    assert steps["paper"] == steps["night"] == 24000
 
 
 def test_what_cannot_be_is_refuted_or_not_judged(judged):
