@@ -81,8 +81,8 @@ class Course:
         self._mark = torch.full_like(best.value, torch.inf)
         self._since = torch.zeros_like(self._at)
         self._final: dict[str, Tensor] = {}
-        # Objectives (steps, M), NaN behind a member's last. A tensor of each step's own would split
-        # the memory that steps free, which then grows.
+        # Objectives (steps, M), NaN behind a member's last. A tensor of its own for each step would
+        # fragment the memory that steps free, so that the process would grow.
         self._traces = torch.full((len(rates), count), torch.nan, dtype=best.value.dtype)
         self._traces = self._traces.to(device)
         self.steps = np.zeros(count, dtype=int)
