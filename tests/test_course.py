@@ -79,10 +79,12 @@ def test_progress_is_more_than_a_hundredth_in_a_window(share, stop):
 def test_a_course_keeps_no_tensor_of_each_step():
     best = Best(torch.ones(2), torch.zeros(2, 1), torch.zeros(2, 1))
     course, counts = Course(best, [1.0] * 100, 0.0), []
-    for step in range(60):
-        course.tell(torch.full((2,), 1.0 / (1.0 + step)), SPENT)
+    for steps in (10, 50):
+        for step in range(steps):
+            course.tell(torch.full((2,), 1.0 / (1.0 + step)), SPENT)
+        gc.collect()  # what earlier tests left may go in between
         counts.append(sum(type(one) is torch.Tensor for one in gc.get_objects()))
-    assert counts[10] == counts[-1]
+    assert counts[1] <= counts[0]
 
 
 def test_rates_of_each_move_as_one_rate_of_all():

@@ -83,8 +83,7 @@ class Course:
         self._final: dict[str, Tensor] = {}
         # Objectives (steps, M), NaN behind a member's last. A tensor of its own for each step would
         # fragment the memory that steps free, so that the process would grow.
-        self._traces = torch.full((len(rates), count), torch.nan, dtype=best.value.dtype)
-        self._traces = self._traces.to(device)
+        self._traces = best.value.new_full((len(rates), count), torch.nan)
         self.steps = np.zeros(count, dtype=int)
         self.stop = [""] * count
 
@@ -172,5 +171,5 @@ class Course:
 
     def traces(self) -> list[np.ndarray]:
         """Objectives of each member's steps."""
-        found = self._traces.cpu().double().numpy()
+        found = self._traces[: self._step].cpu().double().numpy()
         return [found[:steps, member] for member, steps in enumerate(self.steps)]
