@@ -18,6 +18,7 @@ from gradleak.operators import limits
 from gradleak.operators.shape import ConvShape
 from gradleak.pipeline import resources
 from gradleak.pipeline.resources import Measured, Resources
+from gradleak.runtime import job_records
 from pipeline_trees import changed, rule_blocks, whole
 
 RAW = whole()
@@ -31,9 +32,11 @@ def shape(side, channels=3, filters=12, kernel=(4, 4), stride=(2, 2)):
     return ConvShape(channels, filters, kernel, stride, (1, 1), (side, side))
 
 
-def some_attack(method=None):
+def some_attack(method=None, paper=None):
     """Wildcards of an attack, from config: of a method, or with amounts named in `scales`."""
     for name, entry in RAW["experiments"].items():
+        if paper not in (None, entry["paper"]):
+            continue
         count = RAW["targets"][entry["targets"]].get("count")
         for attack in entry["attacks"]:
             if method and RAW["attacks"][attack]["method"] == method:
@@ -67,9 +70,9 @@ def test_a_scale_that_was_not_measured_is_reckoned_from_a_smaller_one():
     wildcards = some_attack()
     at = {scale: config(scale) for scale in resources.SCALES}
     key = resources.key_of(at["laptop"], wildcards)
-    rows = [Measured("attack", key, "laptop", 1, 500.0, 600.0, 600.0, 1.0)]
     time, _ = resources.work(at["paper"], "attack", wildcards)
     before, _ = resources.work(at["laptop"], "attack", wildcards)
+    rows = [Measured("attack", key, "laptop", 1, 500.0, 600.0, 600.0, float(before))]
     assert time > before
     laptop, paper = (Resources(at[scale], rows) for scale in ("laptop", "paper"))
     ratio = paper.minutes("attack", wildcards) / laptop.minutes("attack", wildcards)
@@ -79,7 +82,7 @@ def test_a_scale_that_was_not_measured_is_reckoned_from_a_smaller_one():
     foreign = [Measured("attack", "other", "laptop", 1, 500.0, 600.0, 600.0, 1.0)]
     assert Resources(at["paper"], foreign).minutes("attack", wildcards) == 30
     # What is measured at the scale itself counts, whatever smaller scales say.
-    rows.append(Measured("attack", key, "paper", 1, 700.0, 900.0, 900.0, 1.0))
+    rows.append(Measured("attack", key, "paper", 1, 700.0, 900.0, 900.0, float(time)))
     assert Resources(at["paper"], rows).minutes("attack", wildcards) == 45
 
 
@@ -115,6 +118,25 @@ def test_jobs_take_as_long_as_their_work_and_not_as_searches_that_ended_early():
     more = resources.work(at["paper"], "attack", wildcards)[0] / done
     expected = Resources(at["paper"], rows)._expected("attack", wildcards)
     assert more > 2 and expected == pytest.approx(1.5 + 200.0 * more)
+
+
+def test_a_job_larger_than_those_measured_requests_what_it_is_expected_to_take():
+    wildcards = some_attack()
+    key = resources.key_of(config(), wildcards)
+    done = float(resources.work(config(), "attack", wildcards)[0])
+    rows = [Measured("attack", key, "laptop", 9, 500.0, 600.0, 600.0, done / 10)]
+    minutes = Resources(config(), rows).minutes("attack", wildcards)
+    assert minutes == pytest.approx(resources.PATIENCE * 100, rel=0.01)
+
+
+@pytest.mark.parametrize("method", ["inverting_gradients", "dlg"])
+@pytest.mark.parametrize("paper", ["fedkl", "mkor"])
+def test_searches_at_night_are_told_apart_by_paper(method, paper):
+    wildcards, closed = some_attack(method, paper), some_attack("mkor")
+    assert resources.key_of(config("laptop"), wildcards) == f"{method} small"
+    assert resources.key_of(config("night"), wildcards) == f"{method} {paper} small"
+    assert resources.key_of(config("night"), closed).split()[0] == "mkor"
+    assert len(resources.key_of(config("night"), closed).split()) == 2
 
 
 def test_linear_systems_request_what_their_sizes_say(monkeypatch):
@@ -188,7 +210,7 @@ def test_the_table_takes_the_most_of_each_kind_and_keeps_what_did_not_run(tmp_pa
     sidecar(folder, "three", rule="figure", script="figure", wildcards={}, peak_mib=90.0)
     sidecar(folder, "four", rule="other", script="figure", wildcards={}, cpu_seconds=40.0)
     sidecar(folder, "gone", wildcards={"model": "no_longer_there"})
-    assert resources.update(table, config(), folder, replace=True) == 2
+    assert resources.update(table, config(), job_records.jobs(folder), replace=True) == 2
     key = resources.key_of(config(), some_attack())
     work, _ = resources.work(config(), "attack", some_attack())
     assert table.read_text().splitlines()[1:] == [
@@ -201,8 +223,30 @@ def test_the_table_takes_the_most_of_each_kind_and_keeps_what_did_not_run(tmp_pa
 def test_a_run_of_few_jobs_does_not_lower_the_table(tmp_path):
     folder, table = run_of(tmp_path, "figure,,laptop,5,400,2,1,1\n")
     sidecar(folder, "one", rule="figure", script="figure", wildcards={})
-    assert resources.update(table, config(), folder) == 1
+    assert resources.update(table, config(), job_records.jobs(folder)) == 1
     assert table.read_text().splitlines()[1:] == ["figure,,laptop,5,400,30,1,1"]
+
+
+def test_a_record_tells_what_its_attacks_and_scores_took(tmp_path):
+    folder, table = run_of(tmp_path, "figure,,laptop,5,400,2,1,1\n")
+    part = folder / "fedkl" / "parts" / "one"
+    part.mkdir(parents=True)
+    where = "{experiment}/{model}/none/{attack}".format(**some_attack())
+    (part / "artifacts.csv").write_text(
+        "artifact,rule,cpu_seconds,peak_mib\n"
+        f"results/reconstructions/real-laptop/{where}.safetensors,attack,50,200\n"
+        f"results/scores/real-laptop/{where}.csv,score,5,100\n"
+        "results/parts/one,record_part,7,10\n"
+        "README.md,figure,7,10\n"
+    )
+    assert resources.update(table, config(), resources.recorded(folder)) == 2
+    key = resources.key_of(config(), some_attack())
+    taken = [line.split(",")[:7] for line in table.read_text().splitlines()[1:]]
+    assert taken == [
+        ["attack", key, "laptop", "1", "200", "50", "50"],
+        ["figure", "", "laptop", "5", "400", "2", "1"],
+        ["score", key, "laptop", "1", "100", "5", "5"],
+    ]
 
 
 def test_a_bad_table_is_named_with_its_line(tmp_path):

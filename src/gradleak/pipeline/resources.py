@@ -1,9 +1,10 @@
 """Memory and minutes that a job requests from a scheduler, from measured jobs.
 
 `workflow/resources.csv` holds the most that jobs of each script took, by kind and scale, from the
-sidecars of a run (`python -m gradleak.pipeline.resources`). For a scale without measurements, the
-next smaller one is multiplied by the ratio of work in config.yaml. Attacks that solve linear
-systems request at least what the sizes of their layers say. Both double with each attempt.
+sidecars of a run (`python -m gradleak.pipeline.resources`) or from a record's lists of files. For a
+scale without measurements, the next smaller one is multiplied by the ratio of work in config.yaml.
+Attacks that solve linear systems request at least what the sizes of their layers say. Both double
+with each attempt.
 """
 
 import argparse
@@ -78,10 +79,16 @@ def size_of(count: int) -> str:
 
 
 def key_of(config: Config, wildcards: Mapping[str, str]) -> str:
-    """Kind of a job: the method of its attack and the size of its network, if it has them."""
+    """Kind of a job: the method of its attack and the size of its network, if it has them.
+
+    At scale night searches are told apart by paper: how early they end depends on its settings.
+    """
     parts = []
     if "attack" in wildcards:
-        parts.append(str(config.attacks[wildcards["attack"]].method))
+        attack = config.attacks[wildcards["attack"]]
+        parts.append(str(attack.method))
+        if attack.searches and config.scale == "night":
+            parts.append(config.experiments[wildcards["experiment"]].paper)
     if "model" in wildcards:
         parts.append(size_of(parameters(config, wildcards["model"])))
     return " ".join(parts)
@@ -215,7 +222,9 @@ class Resources:
 
     def minutes(self, script: str, wildcards: Mapping[str, str], attempt: int = 1) -> int:
         """Minutes that a job requests, doubled at each further attempt."""
-        minutes = math.ceil(PATIENCE * self._found(script, wildcards)[1] / 60)
+        # Larger jobs of its kind may not have been measured.
+        seconds = max(self._found(script, wildcards)[1], self._expected(script, wildcards))
+        minutes = math.ceil(PATIENCE * seconds / 60)
         return min(MOST_MINUTES, max(LEAST_MINUTES, minutes)) * int(2 ** (attempt - 1))
 
     def ahead(self, jobs: Iterable[Any]) -> str:
@@ -269,10 +278,27 @@ def read(path: Path = TABLE) -> tuple[Measured, ...]:
     return tuple(found)
 
 
-def measured(config: Config, folder: Path) -> list[Measured]:
-    """Maximum cost of each kind of job, from the sidecars in a folder."""
+def recorded(folder: Path) -> list[dict[str, Any]]:
+    """Attacks and scores that a record in `folder` lists, with what they took.
+
+    Sidecars stay where jobs ran; a record goes on from machine to machine.
+    """
+    found = []
+    for listed in sorted(folder.rglob("artifacts.csv")):
+        with listed.open(encoding="utf-8", newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["rule"] in ("attack", "score")]
+        for row in rows:
+            _, _, case, *names = Path(row["artifact"]).with_suffix("").parts
+            where = dict(zip(("experiment", "model", "defence", "attack"), names, strict=True))
+            job = {"script": row["rule"], "scale": case.rpartition("-")[2], "wildcards": where}
+            found.append(job | {name: float(row[name]) for name in ("peak_mib", "cpu_seconds")})
+    return found
+
+
+def measured(config: Config, jobs: Iterable[Mapping[str, Any]]) -> list[Measured]:
+    """Maximum cost of each kind of job, from sidecars or what a record lists."""
     taken: dict[tuple[str, str, str], list[tuple[float, float, float]]] = {}
-    for job in job_records.jobs(folder):
+    for job in jobs:
         at = config.at(job["scale"])
         try:
             key = key_of(at, job["wildcards"])
@@ -282,21 +308,23 @@ def measured(config: Config, folder: Path) -> list[Measured]:
         took = job["peak_mib"], job["cpu_seconds"], amount
         taken.setdefault((job["script"], key, job["scale"]), []).append(took)
     found = []
-    for kind, jobs in taken.items():
-        mib, seconds, works = zip(*jobs, strict=True)
+    for kind, costs in taken.items():
+        mib, seconds, works = zip(*costs, strict=True)
         means = round(fmean(seconds), 2), round(fmean(works))
-        found.append(Measured(*kind, len(jobs), max(mib), max(seconds), *means))
+        found.append(Measured(*kind, len(costs), max(mib), max(seconds), *means))
     return found
 
 
-def update(table: Path, config: Config, folder: Path, *, replace: bool = False) -> int:
-    """Merge the costs of a run into a table; return the number of rows that come from this run.
+def update(
+    table: Path, config: Config, jobs: Iterable[Mapping[str, Any]], *, replace: bool = False
+) -> int:
+    """Merge what jobs took into a table; return the number of rows that come from them.
 
     Rows of kinds and scales that did not run stay. A kind that the table has keeps the larger
     figures and the mean of more jobs, since a run may have had few of it; `replace` takes those of
     the run.
     """
-    new = measured(config, folder)
+    new = measured(config, jobs)
     rows = {row[:3]: row for row in (read(table) if table.exists() else ())}
     for row in new:
         before = row if replace else rows.get(row[:3], row)
@@ -325,14 +353,16 @@ def checked(config: Config, folder: Path) -> pd.DataFrame:
 
 
 def main() -> None:
-    """Update `workflow/resources.csv` from the sidecars in the working folder."""
+    """Update `workflow/resources.csv` from the sidecars in the working folder, or a record."""
     prog, words = "python -m gradleak.pipeline.resources", "also where the table has larger figures"
     parser = argparse.ArgumentParser(prog, description=main.__doc__)
     parser.add_argument("--replace", action="store_true", help=words)
     compare = "print what jobs took beside what they request, and leave the table"
     parser.add_argument("--check", action="store_true", help=compare)
+    words = "read the attacks and scores of records below this folder instead"
+    parser.add_argument("--record", type=Path, metavar="FOLDER", help=words)
     arguments = parser.parse_args()
-    for needed in (job_records.FOLDER, Path("config.yaml")):
+    for needed in (arguments.record or job_records.FOLDER, Path("config.yaml")):
         if not needed.exists():
             sys.exit(f"{needed} is missing; run `snakemake all` and this in the same folder.")
     try:
@@ -340,7 +370,9 @@ def main() -> None:
         if arguments.check:
             print(checked(config, job_records.FOLDER).to_string(float_format="%.2f"))
             return
-        number = update(TABLE, config, job_records.FOLDER, replace=arguments.replace)
+        place = arguments.record
+        jobs = recorded(place) if place else job_records.jobs(job_records.FOLDER)
+        number = update(TABLE, config, jobs, replace=arguments.replace)
     except GradleakError as error:
         sys.exit(f"gradleak: {error}")
     print(f"{number} kinds of jobs measured, written to {TABLE}")
