@@ -165,11 +165,10 @@ def test_photographs_took_no_more_than_is_predicted(row):
     assert predicted / 2 < 1024 * taken.gib < predicted
 
 
-def test_jobs_are_checked_against_their_requests(tmp_path, monkeypatch):
+def test_jobs_are_checked_against_their_requests():
     jobs = [{"script": "figure", "scale": "laptop", "wildcards": {}, "peak_mib": 4000.0}]
     jobs += [{**jobs[0], "peak_mib": 10.0}, {**jobs[0], "wildcards": {"attack": "gone"}}]
-    monkeypatch.setattr(resources.job_records, "jobs", lambda _: jobs)
-    found = resources.checked(config(), tmp_path)
+    found = resources.checked(config(), jobs)
     assert found.took.tolist() == [4000.0, 10.0] and found.share[0] == 4000.0 / found.requests[0]
 
 
@@ -227,26 +226,49 @@ def test_a_run_of_few_jobs_does_not_lower_the_table(tmp_path):
     assert table.read_text().splitlines()[1:] == ["figure,,laptop,5,400,30,1,1"]
 
 
-def test_a_record_tells_what_its_attacks_and_scores_took(tmp_path):
-    folder, table = run_of(tmp_path, "figure,,laptop,5,400,2,1,1\n")
-    part = folder / "fedkl" / "parts" / "one"
-    part.mkdir(parents=True)
-    where = "{experiment}/{model}/none/{attack}".format(**some_attack())
-    (part / "artifacts.csv").write_text(
-        "artifact,rule,cpu_seconds,peak_mib\n"
-        f"results/reconstructions/real-laptop/{where}.safetensors,attack,50,200\n"
-        f"results/scores/real-laptop/{where}.csv,score,5,100\n"
-        "results/parts/one,record_part,7,10\n"
-        "README.md,figure,7,10\n"
+def record_of(folder, *rows):
+    folder.mkdir(parents=True)
+    lines = ["artifact,rule,cpu_seconds,peak_mib,gpu", *rows]
+    (folder / "artifacts.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_a_record_tells_what_its_attacks_and_scores_took(tmp_path, monkeypatch):
+    wildcards = some_attack("inverting_gradients", "fedkl")
+    where = "real-night/{experiment}/{model}/none/{attack}".format(**wildcards)
+    record_of(
+        tmp_path / "fedkl" / "parts" / "one",
+        f"results/reconstructions/{where}.safetensors,attack,50,200,",
+        f"results/scores/{where}.csv,score,5,100,",
+        f"results/reconstructions/{where}.safetensors,attack,1,1,NVIDIA H200",
+        "results/parts/one,record_part,7,10,",
+        "README.md,figure,7,10,",
     )
-    assert resources.update(table, config(), resources.recorded(folder)) == 2
-    key = resources.key_of(config(), some_attack())
+    table = tmp_path / "resources.csv"
+    table.write_text(f"{','.join(Measured._fields)}\nfigure,,laptop,5,400,2,1,1\n")
+    monkeypatch.setattr(resources, "TABLE", table)
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("sys.argv", ["resources", "--record", str(tmp_path)])
+    resources.main()
     taken = [line.split(",")[:7] for line in table.read_text().splitlines()[1:]]
+    key = "inverting_gradients fedkl small"
     assert taken == [
-        ["attack", key, "laptop", "1", "200", "50", "50"],
+        ["attack", key, "night", "1", "200", "50", "50"],
         ["figure", "", "laptop", "5", "400", "2", "1"],
-        ["score", key, "laptop", "1", "100", "5", "5"],
+        ["score", key, "night", "1", "100", "5", "5"],
     ]
+
+
+@pytest.mark.parametrize("row", ["README.md,attack,5,10,", "a/b/real-night/c/d/e/f,attack,x,1,"])
+def test_a_bad_record_is_named_with_its_line(tmp_path, row):
+    folder = record_of(tmp_path / "one", row)
+    with pytest.raises(ArtifactError, match=r"artifacts\.csv, line 2: expected an artifact"):
+        job_records.recorded(folder)
+
+
+def test_a_folder_without_a_record_is_refused(tmp_path):
+    with pytest.raises(ArtifactError, match=r"has no artifacts\.csv with attacks or scores; give"):
+        job_records.recorded(tmp_path)
 
 
 def test_a_bad_table_is_named_with_its_line(tmp_path):

@@ -278,23 +278,6 @@ def read(path: Path = TABLE) -> tuple[Measured, ...]:
     return tuple(found)
 
 
-def recorded(folder: Path) -> list[dict[str, Any]]:
-    """Attacks and scores that a record in `folder` lists, with what they took.
-
-    Sidecars stay where jobs ran; a record goes on from machine to machine.
-    """
-    found = []
-    for listed in sorted(folder.rglob("artifacts.csv")):
-        with listed.open(encoding="utf-8", newline="") as file:
-            rows = [row for row in csv.DictReader(file) if row["rule"] in ("attack", "score")]
-        for row in rows:
-            _, _, case, *names = Path(row["artifact"]).with_suffix("").parts
-            where = dict(zip(("experiment", "model", "defence", "attack"), names, strict=True))
-            job = {"script": row["rule"], "scale": case.rpartition("-")[2], "wildcards": where}
-            found.append(job | {name: float(row[name]) for name in ("peak_mib", "cpu_seconds")})
-    return found
-
-
 def measured(config: Config, jobs: Iterable[Mapping[str, Any]]) -> list[Measured]:
     """Maximum cost of each kind of job, from sidecars or what a record lists."""
     taken: dict[tuple[str, str, str], list[tuple[float, float, float]]] = {}
@@ -338,10 +321,10 @@ def update(
     return len(new)
 
 
-def checked(config: Config, folder: Path) -> pd.DataFrame:
+def checked(config: Config, jobs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Memory that jobs took beside what they request, in MiB: the least to spare first."""
     rows, needs = [], {scale: Resources(config.at(scale)) for scale in SCALES}
-    for job in job_records.jobs(folder):
+    for job in jobs:
         script, at = job["script"], needs[job["scale"]]
         with suppress(KeyError):  # id removed from config.yaml
             key = key_of(at.config, job["wildcards"])
@@ -362,16 +345,17 @@ def main() -> None:
     words = "read the attacks and scores of records below this folder instead"
     parser.add_argument("--record", type=Path, metavar="FOLDER", help=words)
     arguments = parser.parse_args()
-    for needed in (arguments.record or job_records.FOLDER, Path("config.yaml")):
+    sidecars = [] if arguments.record else [job_records.FOLDER]
+    for needed in (*sidecars, Path("config.yaml")):
         if not needed.exists():
             sys.exit(f"{needed} is missing; run `snakemake all` and this in the same folder.")
     try:
         config = gradleak_config.load(yaml_checks.read("config.yaml"))
-        if arguments.check:
-            print(checked(config, job_records.FOLDER).to_string(float_format="%.2f"))
-            return
         place = arguments.record
-        jobs = recorded(place) if place else job_records.jobs(job_records.FOLDER)
+        jobs = job_records.recorded(place) if place else job_records.jobs(job_records.FOLDER)
+        if arguments.check:
+            print(checked(config, jobs).to_string(float_format="%.2f"))
+            return
         number = update(TABLE, config, jobs, replace=arguments.replace)
     except GradleakError as error:
         sys.exit(f"gradleak: {error}")

@@ -4,6 +4,7 @@ Equal inputs give equal bytes of artifacts. Facts that differ from run to run (c
 memory) are in `results/provenance/{artifact}.json`, for every file that a job wrote.
 """
 
+import csv
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -146,6 +148,39 @@ def jobs(folder: Path) -> list[dict[str, Any]]:
         if job not in found or entry["ended"] >= found[job]["ended"]:
             found[job] = entry
     return list(found.values())
+
+
+def recorded(folder: Path) -> list[dict[str, Any]]:
+    """Attacks and scores that records below `folder` list, with what they took on a CPU.
+
+    Sidecars stay where jobs ran; a record goes on from machine to machine. `ArtifactError` if
+    there are none, or for a row that is not of a record.
+    """
+    found = []
+    for listed in sorted(folder.rglob("artifacts.csv")):
+        with listed.open(encoding="utf-8", newline="") as file:
+            for number, row in enumerate(csv.DictReader(file), start=2):
+                try:
+                    if row["rule"] in ("attack", "score") and not row["gpu"]:
+                        found.append(_recorded_job(row))
+                except (KeyError, TypeError, ValueError):
+                    raise ArtifactError(
+                        f"{listed}, line {number}: expected an artifact, rule, gpu, peak_mib and "
+                        "cpu_seconds; take the file from a record (docs/claims.md)."
+                    ) from None
+    if not found:
+        raise ArtifactError(
+            f"{folder} has no artifacts.csv with attacks or scores; give a record's folder, such "
+            "as docs/results/mkor/parts."
+        )
+    return found
+
+
+def _recorded_job(row: Mapping[str, str]) -> dict[str, Any]:
+    _, _, case, *names = Path(row["artifact"]).with_suffix("").parts
+    where = dict(zip(("experiment", "model", "defence", "attack"), names, strict=True))
+    job = {"script": row["rule"], "scale": case.rpartition("-")[2], "wildcards": where}
+    return job | {name: float(row[name]) for name in ("peak_mib", "cpu_seconds")}
 
 
 def write(snakemake: Any) -> None:
