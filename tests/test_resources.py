@@ -259,7 +259,17 @@ def test_a_record_tells_what_its_attacks_and_scores_took(tmp_path, monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("row", ["README.md,attack,5,10,", "a/b/real-night/c/d/e/f,attack,x,1,"])
+IN_RECORD = "results/scores/real-night/some/model/none/attack.csv"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "README.md,attack,5,10,",
+        *(f"{IN_RECORD},attack,{took}," for took in ("x,1", "nan,1", "-2,1", "1,inf", "1")),
+        f"{IN_RECORD.replace('night', 'nigth')},attack,5,10,",
+    ],
+)
 def test_a_bad_record_is_named_with_its_line(tmp_path, row):
     folder = record_of(tmp_path / "one", row)
     with pytest.raises(ArtifactError, match=r"artifacts\.csv, line 2: expected an artifact"):
@@ -267,8 +277,23 @@ def test_a_bad_record_is_named_with_its_line(tmp_path, row):
 
 
 def test_a_folder_without_a_record_is_refused(tmp_path):
+    record_of(tmp_path / "one", "results/parts/one,record_part,7,10,")
     with pytest.raises(ArtifactError, match=r"has no artifacts\.csv with attacks or scores; give"):
         job_records.recorded(tmp_path)
+    (tmp_path / "one" / "artifacts.csv").write_text(f"artifact,rule\n{IN_RECORD},score\n")
+    with pytest.raises(ArtifactError, match="line 2: expected an artifact, rule, gpu"):
+        job_records.recorded(tmp_path)
+
+
+def test_a_record_is_checked_without_changing_the_table(tmp_path, monkeypatch, capsys):
+    path = "results/reconstructions/real-laptop/{experiment}/{model}/none/{attack}.safetensors"
+    record_of(tmp_path / "one", f"{path.format(**some_attack())},attack,50,200,")
+    monkeypatch.setattr(resources, "TABLE", tmp_path / "resources.csv")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("sys.argv", ["resources", "--check", "--record", str(tmp_path)])
+    resources.main()
+    assert "200.00" in capsys.readouterr().out
+    assert not (tmp_path / "resources.csv").exists()
 
 
 def test_a_bad_table_is_named_with_its_line(tmp_path):

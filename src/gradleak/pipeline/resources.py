@@ -279,9 +279,11 @@ def read(path: Path = TABLE) -> tuple[Measured, ...]:
 
 
 def measured(config: Config, jobs: Iterable[Mapping[str, Any]]) -> list[Measured]:
-    """Maximum cost of each kind of job, from sidecars or what a record lists."""
+    """Maximum cost of each kind of job that ran on a CPU, from sidecars or what a record lists."""
     taken: dict[tuple[str, str, str], list[tuple[float, float, float]]] = {}
     for job in jobs:
+        if job.get("gpu"):
+            continue
         at = config.at(job["scale"])
         try:
             key = key_of(at, job["wildcards"])

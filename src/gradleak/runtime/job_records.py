@@ -7,6 +7,7 @@ memory) are in `results/provenance/{artifact}.json`, for every file that a job w
 import csv
 import hashlib
 import json
+import math
 import os
 import platform
 import re
@@ -27,6 +28,7 @@ import psutil
 from gradleak.errors import ArtifactError
 from gradleak.runtime.artifacts import again, write_json
 from gradleak.runtime.provenance import TREE, versions
+from gradleak.settings.fields import SCALES
 
 # Code of a run, of which new files count although git does not know them.
 SOURCES = ("Snakefile", "benchmarks", "papers", "src", "workflow")
@@ -151,7 +153,7 @@ def jobs(folder: Path) -> list[dict[str, Any]]:
 
 
 def recorded(folder: Path) -> list[dict[str, Any]]:
-    """Attacks and scores that records below `folder` list, with what they took on a CPU.
+    """Attacks and scores that records below `folder` list, with what they took.
 
     Sidecars stay where jobs ran; a record goes on from machine to machine. `ArtifactError` if
     there are none, or for a row that is not of a record.
@@ -159,15 +161,14 @@ def recorded(folder: Path) -> list[dict[str, Any]]:
     found = []
     for listed in sorted(folder.rglob("artifacts.csv")):
         with listed.open(encoding="utf-8", newline="") as file:
-            for number, row in enumerate(csv.DictReader(file), start=2):
-                try:
-                    if row["rule"] in ("attack", "score") and not row["gpu"]:
-                        found.append(_recorded_job(row))
-                except (KeyError, TypeError, ValueError):
-                    raise ArtifactError(
-                        f"{listed}, line {number}: expected an artifact, rule, gpu, peak_mib and "
-                        "cpu_seconds; take the file from a record (docs/claims.md)."
-                    ) from None
+            rows = csv.DictReader(file)
+            try:
+                found += [_recorded_job(row) for row in rows if row["rule"] in ("attack", "score")]
+            except (KeyError, TypeError, ValueError):
+                raise ArtifactError(
+                    f"{listed}, line {rows.line_num}: expected an artifact, rule, gpu, peak_mib, "
+                    "cpu_seconds; take the file from a record (docs/claims.md)."
+                ) from None
     if not found:
         raise ArtifactError(
             f"{folder} has no artifacts.csv with attacks or scores; give a record's folder, such "
@@ -177,10 +178,20 @@ def recorded(folder: Path) -> list[dict[str, Any]]:
 
 
 def _recorded_job(row: Mapping[str, str]) -> dict[str, Any]:
+    """Job of a row; `KeyError`, `TypeError` or `ValueError` for one that is not of a record."""
     _, _, case, *names = Path(row["artifact"]).with_suffix("").parts
-    where = dict(zip(("experiment", "model", "defence", "attack"), names, strict=True))
-    job = {"script": row["rule"], "scale": case.rpartition("-")[2], "wildcards": where}
-    return job | {name: float(row[name]) for name in ("peak_mib", "cpu_seconds")}
+    wildcards = dict(zip(("experiment", "model", "defence", "attack"), names, strict=True))
+    took = {name: float(row[name]) for name in ("peak_mib", "cpu_seconds")}
+    scale = case.rpartition("-")[2]
+    if scale not in SCALES or not all(0 < amount < math.inf for amount in took.values()):
+        raise ValueError(row)
+    return {
+        "script": row["rule"],
+        "scale": scale,
+        "wildcards": wildcards,
+        "gpu": row["gpu"],
+        **took,
+    }
 
 
 def write(snakemake: Any) -> None:
