@@ -34,6 +34,7 @@ class GridColumn(Closed):
     query: dict[str, Any]
     like: str | None = None  # ours alone, beside the values of that column
     repeats: str | None = None  # the same runs' number as that column's, in another unit
+    nothing_as: str = ""  # the column whose limit decides, in rows that have it
     kind: str | None = None  # default: the grid's
     needs: Needs | None = None  # default: the grid's
 
@@ -177,7 +178,7 @@ def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
                 "whose": "ours" if ours else "paper",
                 "repeats": column.repeats or "",
                 "nothing": [one.model_dump() for one in nothing if one.metric == column.metric],
-                "nothing_as": _beside(f"{grid.id}.{row.id}", row, column),
+                "nothing_as": _beside(grid, row, column),
                 "cell": {"grid": grid.id, "table": grid.table, **cell},
             }
     if unused:
@@ -190,8 +191,11 @@ def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
         )
 
 
-def _beside(row_id: str, row: GridRow, column: GridColumn) -> str:
-    return f"{row_id}.{row.nothing_as}" if row.nothing_as not in ("", column.id) else ""
+def _beside(grid: Grid, row: GridRow, column: GridColumn) -> str:
+    """Id of the cell whose limit decides; a column's own choice only in rows that have it."""
+    has = {one.id for one in row.of(grid.columns)} & {column.nothing_as}
+    name = row.nothing_as or "".join(has)
+    return f"{grid.id}.{row.id}.{name}" if name not in ("", column.id) else ""
 
 
 def _values(where: str, grid: Grid) -> dict[tuple[str, str], float | str]:
