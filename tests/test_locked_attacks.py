@@ -13,6 +13,7 @@ from gradleak.attacks.base import AttackerView
 from gradleak.attacks.closed_form.keylock_inversion import Unlock, tail_of
 from gradleak.attacks.keylock import key_of, open_lock
 from gradleak.attacks.optimization.dlg import Dlg
+from gradleak.attacks.optimization.engine.lbfgs import CHANGE
 from gradleak.attacks.optimization.grnn import Grnn
 from gradleak.attacks.optimization.inverting import InvertingGradients
 from gradleak.attacks.runner import Views
@@ -175,6 +176,7 @@ def test_what_an_attacker_puts_in_the_place_of_a_lock(lock, mode, which):
     knows = lock in ("key", "both") or (lock, mode) == ("gradient", "fit")
     seen, names = view(lock, which), [layer.name for layer in which.locked]
     opening = open_lock(seen, mode, seed=5, starts=3)
+    assert opening.mismatched == ((lock, mode) == ("gradient", "guess"))
     assert (opening.scaling is not None) == ((lock, mode) == ("withheld", "fit"))
     if opening.scaling is not None:
         assert opening.scaling.shape == (3, 2 * sum(layer.filters for layer in which.locked))
@@ -242,10 +244,38 @@ def test_grnn_fits_a_lock_beside_its_generator():
 def test_views_that_fit_and_views_that_know_do_not_mix():
     alive = view("gradient")
     dead, attack = unlocked(alive), Dlg(lock="fit", iterations=3)
-    together = attack.run_many([dead, alive, dead], [0, 1, 2])
-    for number, one in enumerate((dead, alive, dead)):
-        (alone,) = attack.run_many([one], [number])
-        np.testing.assert_allclose(alone.images, together[number].images, atol=1e-9)
+    assert_apart(attack, [dead, alive, dead])
+
+
+def assert_apart(attack, views):
+    """Each as if it were alone."""
+    for number, found in enumerate(attack.run_many(views, range(len(views)))):
+        (alone,) = attack.run_many([views[number]], [number])
+        np.testing.assert_allclose(alone.images, found.images, atol=1e-9)
+        assert alone.stop == found.stop and alone.evaluations == found.evaluations
+
+
+PATIENT = (
+    Dlg(iterations=300),
+    InvertingGradients(iterations=100, patience=0.05),
+    Grnn(iterations=200, patience=0.03, latent=8, rate=3e-3),
+)
+
+
+@pytest.mark.parametrize("attack", PATIENT, ids=lambda one: one.method)
+def test_a_search_goes_on_where_a_guessed_key_leaves_a_part_of_the_distance(attack):
+    """1 % of what is left may be more than all that the image has yet to gain."""
+    which = chain("relu")
+    ended, whole = (
+        attack.run_many([view(lock, which)], [0])[0] for lock in ("withheld", "gradient")
+    )
+    assert ended.stop == CHANGE and ended.evaluations < attack.iterations
+    assert whole.stop != CHANGE and whole.evaluations == attack.iterations
+
+
+def test_views_with_a_part_left_and_views_without_do_not_mix():
+    search = InvertingGradients(iterations=60, patience=0.05, precision="float64")
+    assert_apart(search, [view("gradient"), view("both"), view("gradient")])
 
 
 # --- The closed form: exact up to brightness, without anything of the lock ------------------------

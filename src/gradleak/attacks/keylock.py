@@ -7,7 +7,7 @@ import numpy as np
 from gradleak.attacks.base import Arrays, AttackerView
 from gradleak.models.build import check_keys
 from gradleak.models.chain import Chain
-from gradleak.models.locks import KEY, Locked, names_of, public
+from gradleak.models.locks import KEY, Locked, is_private, names_of, public
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,9 @@ class Opening:
     # γ and β of locked layers, concatenated (S, 2 Σ O), as starting points of their fit; None where
     # they follow from the key.
     scaling: np.ndarray | None = None
+    # The lock's gradient is compared under a key that was drawn. No image matches it, so that the
+    # distance has a least value above 0, beside which what an image gains is small.
+    mismatched: bool = False
 
 
 def open_lock(view: AttackerView, mode: str, seed: int, starts: int = 1) -> Opening:
@@ -47,7 +50,7 @@ def open_lock(view: AttackerView, mode: str, seed: int, starts: int = 1) -> Open
             return Opening(_without_lock(chain, view.weights, own[0]), shared, np.stack(own))
     weights = {**view.weights, **(keys or _own(chain, seed, 0))}
     check_keys(chain, weights)
-    return Opening(weights, shared)
+    return Opening(weights, shared, mismatched=not keys and any(map(is_private, shared)))
 
 
 def key_of(layer: Locked, shared: Arrays) -> np.ndarray | None:

@@ -113,7 +113,8 @@ class Dlg(Judged):
             evaluations=self.iterations,
             history=100,
             target=self.target,
-            change=0.01,
+            # A part of the distance that is left hides progress.
+            change=0.0 if members.mismatched else 0.01,
             window=200,
             # With kinks (ReLU, LeakyReLU) the distance jumps as z changes sign: an optimiser that
             # must always descend stops at the first such jump.

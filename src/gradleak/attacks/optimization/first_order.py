@@ -49,7 +49,8 @@ class FirstOrder(Search):
 
     # Share of the iterations after which a run goes on at its next rate, or ends, if these lowered
     # its lowest objective by less than 1 %; 0: it takes all. By default 0.1 at scale night, else 0;
-    # by scale, laptop's holds at night if none is given there.
+    # by scale, laptop's holds at night if none is given there. Searches whose distance cannot fall
+    # to 0 (`Members.mismatched`) take all.
     patience: Annotated[ScaledFraction, BeforeValidator(_of_scale)] = Field(
         default=None, validate_default=True, json_schema_extra={"default": 0.0}
     )
@@ -73,6 +74,10 @@ class FirstOrder(Search):
     @abstractmethod
     def _search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         """Optimise members at once."""
+
+    def patience_for(self, members: Members) -> float:
+        """Patience of a course: none where a part of the objective that is left hides progress."""
+        return 0.0 if members.mismatched else self.patience
 
     def resume(self, course: Course, moved: Mapping[str, Moved]) -> bool:
         """Go on where a search was cut off; returns False where there is nothing to go on from."""

@@ -112,7 +112,7 @@ class Grnn(FirstOrder):
         nothing = torch.full_like(members.starts, torch.nan)
         best = Best(members.scale, nothing, torch.zeros_like(members.logits))
         lock = None if members.scaling is None else engine.Fitted(members.scaling)
-        course = Course(best, [self.rate] * self.iterations, self.patience)
+        course = Course(best, [self.rate] * self.iterations, self.patience_for(members))
         low, width = lows, widths
         moved = {"generators": generators} | ({} if lock is None else {"lock": lock})
         if self.resume(course, moved) and len(course.ids):

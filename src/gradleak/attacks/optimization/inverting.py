@@ -85,7 +85,7 @@ class CosineSearch(FirstOrder):
         objective, scope = self._objective(members), self._free(members.network, views[0])
         last = self.balance is not None
         best = Best(members.scale, image.value.clone(), members.logits, last=last)
-        course = Course(best, self._rates(), self.patience, self._lowered())
+        course = Course(best, self._rates(), self.patience_for(members), self._lowered())
         spent = f"evaluations spent{'' if scope is None else f'; {ASSUMED}'}"
         moved = {"image": image} | ({} if scaling is None else {"scaling": scaling})
         if self.resume(course, moved) and len(course.ids):

@@ -145,20 +145,20 @@ class Search(ManyAttack):
         self._finished = finished
 
     def _chunks(self, ready: Mapping[int, Ready]) -> list[list[int]]:
-        """Chunks of at most `chunk` restarts, or one view; all fit a lock's γ and β, or none.
+        """Chunks of at most `chunk` restarts, or one view; all have a lock opened in the same way.
 
         A restart of so many images counts as a chunk: it gains nothing from others beside it.
         """
         out: list[list[int]] = []
-        count, fitting = 0, False
+        count, opened = 0, (False, False)
         for i, prepared in ready.items():
             restarts, images = prepared.images.shape[:2]
             own = restarts if images < self.chunk else self.chunk
             count += own
-            fits = prepared.opening.scaling is not None
-            if not out or count > self.chunk or fits != fitting:
+            way = prepared.opening.scaling is not None, prepared.opening.mismatched
+            if not out or count > self.chunk or way != opened:
                 out.append([])
-                count, fitting = own, fits
+                count, opened = own, way
             out[-1].append(i)
         return out
 
@@ -244,6 +244,7 @@ class Search(ManyAttack):
             network.tensor(np.concatenate([prepared.logits for prepared in ready])),
             torch.tensor([pair for prepared in ready for pair in prepared.seeds], device=device),
             network.tensor(np.concatenate(starts)) if starts else None,
+            opened[0].mismatched,
         )
 
     def reconstructions(

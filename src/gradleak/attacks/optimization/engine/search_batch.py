@@ -28,6 +28,7 @@ class Members:
     seeds: Tensor
     # Initial γ and β of locked layers (M, 2 Σ O), None if they are not fitted.
     scaling: Tensor | None = None
+    mismatched: bool = False  # all of them; see `gradleak.attacks.keylock.Opening`
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -43,6 +44,7 @@ class Members:
             self.logits[index],
             self.seeds[index],
             None if self.scaling is None else self.scaling[index],
+            self.mismatched,
         )
 
     def parts(self) -> list[slice]:
