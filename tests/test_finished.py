@@ -9,6 +9,7 @@ from chains import chain, conv, seen
 from gradleak.attacks import finished as kept
 from gradleak.attacks.base import Reconstruction
 from gradleak.attacks.finished import Finished
+from gradleak.attacks.keylock import Opening
 from gradleak.attacks.optimization.dlg import Dlg
 from gradleak.attacks.optimization.gauss_newton import GaussNewton
 from gradleak.attacks.optimization.grnn import Grnn
@@ -161,7 +162,9 @@ def test_the_identity_is_asked_once_and_only_where_it_is_needed(tmp_path):
 
 
 def test_a_large_batch_is_a_chunk_of_its_own():
-    ready = {i: Mock(images=np.empty((1, size, 1, 2, 2))) for i, size in enumerate((1, 2, 40, 1))}
-    for one in ready.values():
-        one.opening.scaling = None
+    opening = Opening({}, {})
+    ready = {
+        number: Mock(images=np.empty((1, size, 1, 2, 2)), opening=opening)
+        for number, size in enumerate((1, 2, 40, 1))
+    }
     assert Dlg(chunk=32)._chunks(ready) == [[0, 1], [2], [3]]
