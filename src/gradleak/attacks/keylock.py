@@ -21,8 +21,8 @@ class Opening:
     # γ and β of locked layers, concatenated (S, 2 Σ O), as starting points of their fit; None where
     # they follow from the key.
     scaling: np.ndarray | None = None
-    # The lock's gradient is compared under a key that was drawn. No image matches it, so that the
-    # distance has a least value above 0, beside which what an image gains is small.
+    # The lock's gradient is compared under a drawn key, which is not the client's: no image matches
+    # it, so that the distance cannot fall to 0, and an image's gain is small beside the rest.
     mismatched: bool = False
 
 

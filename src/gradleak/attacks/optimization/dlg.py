@@ -113,7 +113,7 @@ class Dlg(Judged):
             evaluations=self.iterations,
             history=100,
             target=self.target,
-            # A part of the distance that is left hides progress.
+            # What no image can match stays in the distance and hides progress.
             change=0.0 if members.mismatched else 0.01,
             window=200,
             # With kinks (ReLU, LeakyReLU) the distance jumps as z changes sign: an optimiser that

@@ -49,8 +49,8 @@ class FirstOrder(Search):
 
     # Share of the iterations after which a run goes on at its next rate, or ends, if these lowered
     # its lowest objective by less than 1 %; 0: it takes all. By default 0.1 at scale night, else 0;
-    # by scale, laptop's holds at night if none is given there. Searches whose distance cannot fall
-    # to 0 (`Members.mismatched`) take all.
+    # by scale, laptop's holds at night if none is given there. Ignored where the distance
+    # cannot fall to 0 (`Members.mismatched`).
     patience: Annotated[ScaledFraction, BeforeValidator(_of_scale)] = Field(
         default=None, validate_default=True, json_schema_extra={"default": 0.0}
     )
@@ -76,7 +76,7 @@ class FirstOrder(Search):
         """Optimise members at once."""
 
     def patience_for(self, members: Members) -> float:
-        """Patience of a course: none where a part of the objective that is left hides progress."""
+        """Patience of a course; 0 where a part that no image can match hides progress."""
         return 0.0 if members.mismatched else self.patience
 
     def resume(self, course: Course, moved: Mapping[str, Moved]) -> bool:
