@@ -86,6 +86,18 @@ def test_loops_within_loops_count_for_what_they_do(clock, log):
     ]
 
 
+def test_what_earlier_jobs_did_within_counts_as_done_but_not_for_the_time_left(clock, log):
+    with progress(15, "images") as outer, outer.doing(5), progress(5, "searches") as middle:
+        middle.skip(2)
+        for step in progress(10, "steps", 4), progress(10, "steps"):
+            with middle.doing(), step:
+                clock.now += 60
+                step.update(2)
+    # 12.4 of 15 images to do, of which 0.2 took a minute.
+    assert log()[0] == "2 of 15 images, 6 of 10 steps, 1 h 2 min left"
+    assert log()[1].startswith("3 of 15 images, 2 of 10 steps, ")
+
+
 def test_a_second_inner_loop_does_not_take_back_what_was_told(clock, log):
     for _ in progress(range(2), "images"):
         for _ in range(2):

@@ -42,7 +42,7 @@ class Progress:
 
     def __init__(self, total: int | None, what: str, done: int = 0) -> None:
         self.total, self.what = total, what
-        self.done = self.first = done
+        self.done = done
         self.under_way = 0  # items that inner loops are working on
         # Returns text on the state of the loop, called at each output.
         self.note: Callable[[], str] | None = None
@@ -60,6 +60,11 @@ class Progress:
         if time.monotonic() >= _DISPLAY.due:
             _DISPLAY.show()
 
+    def skip(self, count: int = 1) -> None:
+        """Count items as done before: they do not shorten the time left."""
+        with _DISPLAY.before():
+            self.done += count
+
     @contextmanager
     def doing(self, count: int = 1) -> Iterator[None]:
         """Let the loops within count for `count` items of this one."""
@@ -68,9 +73,9 @@ class Progress:
         self.under_way = 0
         self.update(count)
 
-    def words(self) -> str:
-        """Items done of the total, in words."""
-        done, total, unit = str(self.done), str(self.total), self.what
+    def words(self, within: int = 0) -> str:
+        """Items done of the total, with those `within` inner loops, in words."""
+        done, total, unit = str(self.done + within), str(self.total), self.what
         if self.what == "bytes":
             done, unit = f"{self.done / MEGABYTE:.1f}", "MB"
             total = f"{(self.total or 0) / MEGABYTE:.1f}"
@@ -119,14 +124,23 @@ class _Display:
         self._bar: tqdm | None = None
         self._terminal: int | None = None  # handle of the terminal while this process draws there
         self._started = self._line_due = self._furthest = 0.0
+        self._before = 0.0  # fraction of all that was done before, in no time of this job
 
     def begin(self, loop: Progress) -> None:
-        self._loops.append(loop)
-        if len(self._loops) == 1:
-            self._started, self._furthest = time.monotonic(), 0.0
+        if not self._loops:
+            self._started, self._furthest, self._before = time.monotonic(), 0.0, 0.0
             self._line_due = self._started + LINES
             lines = self._line_due if self.job else math.inf
             self.due = self._started + BAR if _is_terminal() else lines
+        with self.before():
+            self._loops.append(loop)
+
+    @contextmanager
+    def before(self) -> Iterator[None]:
+        """Count what this context adds to what is done as done before."""
+        already = self._share()
+        yield
+        self._before += self._share() - already
 
     def end(self, loop: Progress) -> None:
         """Leave a loop, and inner ones that an error has left."""
@@ -146,9 +160,13 @@ class _Display:
         """Draw the bar and write a line, each when it is due."""
         now = time.monotonic()
         self._furthest = max(self._furthest, self._share())
-        first = self._loops[0]
-        gained = self._furthest - (first.first / first.total if first.total else 0.0)
-        text = ", ".join(loop.words() for loop in (first, *self._loops[1:][-1:]))
+        first, *others = self._loops
+        gained = self._furthest - self._before
+        # Several under way may be the items of a loop within, one each.
+        alike = first.under_way > 1 and others and others[0].total == first.under_way
+        parts = [first.words(others[0].done if alike else 0)]
+        parts += [loop.words() for loop in others[-1:]]
+        text = ", ".join(parts)
         if gained > 0.0:
             left = (now - self._started) * (1.0 - self._furthest) / gained
             text += f", {in_words(left)} left"
@@ -197,8 +215,8 @@ class _Display:
 
     def _share(self, level: int = 0) -> float:
         """Fraction done of the loop at `level`, inner loops included."""
-        loop = self._loops[level]
-        if not loop.total:
+        loop = self._loops[level] if self._loops else None
+        if loop is None or not loop.total:
             return 0.0
         inner = loop.under_way and level + 1 < len(self._loops)
         inside = loop.under_way * self._share(level + 1) if inner else 0.0

@@ -122,11 +122,14 @@ class Search(ManyAttack):
             with progress(len(ready), "gradients searched") as bar:
                 for some in self._chunks(ready):
                     key = f"{views[some[0]].chain.name} {[seeds[i] for i in some]}"
-                    done = self._finished.of(key) if self._finished else None
-                    with bar.doing(len(some)):
-                        found = done or self._searched([views[i] for i in some], ready, some)
-                    if self._finished and done is None:
-                        self._finished.keep(key, found)
+                    found = self._finished.of(key) if self._finished else None
+                    if found is not None:
+                        bar.skip(len(some))
+                    else:
+                        with bar.doing(len(some)):
+                            found = self._searched([views[i] for i in some], ready, some)
+                        if self._finished:
+                            self._finished.keep(key, found)
                     out |= zip(some, found, strict=True)
         return [out[i] for i in range(len(views))]
 
