@@ -98,6 +98,18 @@ def test_what_earlier_jobs_did_within_counts_as_done_but_not_for_the_time_left(c
     assert log()[1].startswith("3 of 15 images, 2 of 10 steps, ")
 
 
+def test_inner_loops_that_find_all_done_before_leave_the_time_of_the_rest(clock, log):
+    with progress(6, "images") as outer:
+        with outer.doing(4):
+            for _ in range(2):
+                with progress(2, "searches") as inner:
+                    inner.skip(2)
+        clock.now += 60
+        outer.update(1)
+    # One of the other two took a minute.
+    assert log() == ["5 of 6 images, 1 min left"]
+
+
 def test_a_second_inner_loop_does_not_take_back_what_was_told(clock, log):
     for _ in progress(range(2), "images"):
         for _ in range(2):

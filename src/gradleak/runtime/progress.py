@@ -61,7 +61,7 @@ class Progress:
             _DISPLAY.show()
 
     def skip(self, count: int = 1) -> None:
-        """Count items as done before: they do not shorten the time left."""
+        """Count items as done before, which say nothing of the speed of this job."""
         with _DISPLAY.before():
             self.done += count
 
@@ -138,9 +138,11 @@ class _Display:
     @contextmanager
     def before(self) -> Iterator[None]:
         """Count what this context adds to what is done as done before."""
-        already = self._share()
+        # A share that an inner loop leaves behind it falls back, and has been counted.
+        already = max(self._furthest, self._share())
         yield
-        self._before += self._share() - already
+        self._furthest = max(already, self._share())
+        self._before += self._furthest - already
 
     def end(self, loop: Progress) -> None:
         """Leave a loop, and inner ones that an error has left."""
@@ -162,7 +164,7 @@ class _Display:
         self._furthest = max(self._furthest, self._share())
         first, *others = self._loops
         gained = self._furthest - self._before
-        # Several under way may be the items of a loop within, one each.
+        # A loop within over as many items as are under way goes through them one by one.
         alike = first.under_way > 1 and others and others[0].total == first.under_way
         parts = [first.words(others[0].done if alike else 0)]
         parts += [loop.words() for loop in others[-1:]]
