@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.patience`` prints the table of docs/speed.md: Inverting Gradients and GRNN on
 gradients of embedded photos, with each `PATIENCE` as a share of the steps. On FedKL's LeNet,
-Inverting Gradients has the amounts of its scales ``paper`` and ``night``, and fewer.
+Inverting Gradients has the amounts of its scales ``paper`` and ``night``, and fewer; on MKOR's
+LeNet-5 those of both scales, on gradients of 100 digits each.
 """
 
 import time
@@ -14,10 +15,9 @@ import torch
 from torch import nn
 
 import gradleak
+from gradleak.reading.model_checks import Size
 from gradleak_audit.attack.samples import from_embedded
 
-SIZE = (3, 32, 32)
-IMAGES = 6
 PATIENCE = (0.0, 0.02, 0.05, 0.1)
 
 
@@ -45,6 +45,14 @@ def pools() -> nn.Module:
     return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(2048, 10))
 
 
+def lenet5() -> nn.Module:
+    """MKOR's LeNet-5: sigmoids and average pools."""
+    first = nn.Conv2d(1, 6, 5, padding=2), nn.Sigmoid(), nn.AvgPool2d(2)
+    second = nn.Conv2d(6, 16, 5), nn.Sigmoid(), nn.AvgPool2d(2)
+    dense = nn.Linear(400, 120), nn.Sigmoid(), nn.Linear(120, 84), nn.Sigmoid(), nn.Linear(84, 10)
+    return nn.Sequential(*first, *second, nn.Flatten(), *dense)
+
+
 class Case(NamedTuple):
     """An attack on a network, with pairs of iterations and patience; the first is all steps."""
 
@@ -53,6 +61,9 @@ class Case(NamedTuple):
     attack: str
     settings: Mapping[str, Any]
     ends: Sequence[tuple[int, float]]
+    size: Size = (3, 32, 32)
+    gradients: int = 6
+    batch: int = 1  # images of a gradient
 
 
 def _each(iterations: int) -> list[tuple[int, float]]:
@@ -73,40 +84,51 @@ CASES = [
         {"tv": 1e-6},
         [(20_000, 0.0), (20_000, 0.02), (4000, 0.1)],
     ),
+    Case(
+        "MKOR's LeNet-5, 100 digits",
+        lenet5,
+        INVERTING,
+        {"tv": 1e-2},
+        [(24_000, 0.0), (24_000, 0.02), (4800, 0.1)],
+        size=(1, 28, 28),
+        gradients=2,
+        batch=100,
+    ),
 ]
 
 
-def compare(cases: Sequence[Case] = CASES, images: int = IMAGES) -> pd.DataFrame:
-    """PSNR in dB and CPU seconds of each case on each image, with each of its ends."""
-    samples, rows = from_embedded(SIZE, 10), []
-    pixels = torch.tensor(samples.images[:images] / 255.0, dtype=torch.float32)
+def compare(cases: Sequence[Case] = CASES) -> pd.DataFrame:
+    """Mean PSNR in dB and CPU seconds of each case on each gradient, with each of its ends."""
+    rows = []
     for case in cases:
-        for number in range(images):
+        samples = from_embedded(case.size, 10)
+        for number in range(case.gradients):
             torch.manual_seed(number)
-            one = slice(number, number + 1)
-            model, image, label = case.build(), pixels[one], samples.labels[one]
-            shared = gradleak.capture(model, image, label)
+            part = slice(number * case.batch, (number + 1) * case.batch)
+            image = torch.tensor(samples.images[part] / 255.0, dtype=torch.float32)
+            model, labels = case.build(), samples.labels[part]
+            shared = gradleak.capture(model, image, labels)
             for iterations, share in case.ends:
                 ends = {"iterations": iterations, "patience": share}
-                how = {"labels": label, "seed": number, **ends, **case.settings}
+                how = {"labels": labels, "seed": number, **ends, **case.settings}
                 begin = time.process_time()
-                found = gradleak.invert(shared, model, SIZE, case.attack, **how)
+                found = gradleak.invert(shared, model, case.size, case.attack, **how)
                 seconds = time.process_time() - begin
-                psnr = float(gradleak.score(image, found)["psnr"].item())
-                told = {"network": case.network, "attack": case.attack, "image": number}
+                psnr = float(gradleak.score(image, found)["psnr"].mean())
+                told = {"network": case.network, "attack": case.attack, "gradient": number}
                 rows.append(told | ends | {"psnr": psnr, "seconds": seconds})
     return pd.DataFrame(rows)
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Mean PSNR, its largest loss on an image, and time as a share of that of all steps."""
+    """Mean PSNR, its largest loss on a gradient, and time as a share of that of all steps."""
     heads = ["network", "attack", "iterations", "patience", "PSNR, dB"]
-    lines = [[*heads, "most lost on an image", "time"]]
+    lines = [[*heads, "most lost on a gradient", "time"]]
     lines.append(["---"] * len(lines[0]))
     for (network, attack), own in rows.groupby(["network", "attack"], sort=False):
         every: pd.DataFrame | None = None
         for (iterations, share), found in own.groupby(["iterations", "patience"], sort=False):
-            each = found.set_index("image")
+            each = found.set_index("gradient")
             every = each if every is None else every
             lost = (every["psnr"] - each["psnr"]).max()
             part = each["seconds"].sum() / every["seconds"].sum()

@@ -140,7 +140,9 @@ def test_patience_without_rates_to_wait_for_and_beyond_all_steps_is_refused():
 
 def test_what_patience_saves_is_measured():
     ends = [(20, 0.0), (20, 0.1)]
-    rows = measured.compare([measured.CASES[n]._replace(ends=ends) for n in (0, -1)], 2)
+    less = {"ends": ends, "gradients": 2}
+    cases = [measured.CASES[0]._replace(**less), measured.CASES[-1]._replace(batch=7, **less)]
+    rows = measured.compare(cases)
     assert len(rows) == 8 and rows[["psnr", "seconds"]].gt(0.0).all(axis=None)
     heads, _, *lines = measured.table(rows).splitlines()
     assert heads.count("|") == 8 and len(lines) == 4
@@ -149,8 +151,8 @@ def test_what_patience_saves_is_measured():
     assert "| 20 | 0.1 |" in some
 
 
-def test_the_time_of_an_end_is_beside_that_of_all_steps_and_its_loss_the_worst_of_images():
-    names = ["network", "attack", "image", "iterations", "patience", "psnr", "seconds"]
+def test_the_time_of_an_end_is_beside_that_of_all_steps_and_its_loss_the_worst_of_gradients():
+    names = ["network", "attack", "gradient", "iterations", "patience", "psnr", "seconds"]
     of = [("n", "a", 0, 90, 0.0, 20.0, 3.0), ("n", "a", 0, 50, 0.1, 19.0, 1.0)]
     of += [("n", "a", 1, 90, 0.0, 10.0, 1.0), ("n", "a", 1, 50, 0.1, 12.0, 1.0)]
     last = measured.table(pd.DataFrame(of, columns=names)).splitlines()[-1]
