@@ -15,6 +15,7 @@ from gradleak.attacks.optimization.gauss_newton import GaussNewton
 from gradleak.attacks.optimization.grnn import Grnn
 from gradleak.attacks.optimization.inverting import InvertingGradients
 from gradleak.errors import NumericsError
+from gradleak.runtime.progress import Progress
 
 SMALL = chain(conv(4, 3, activation="sigmoid"), classes=2, name="small")
 ATTACKS = [
@@ -57,7 +58,7 @@ def stopped_after(attack, parts):
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.method)
-def test_what_was_finished_is_not_searched_again(attack, tmp_path):
+def test_what_was_finished_is_not_searched_again(attack, tmp_path, monkeypatch):
     attack = attack.model_copy(update={"chunk": 1})
     expected = attack.run_many(views(), [5, 6, 7])
     stopped = stopped_after(attack, 2)
@@ -68,8 +69,11 @@ def test_what_was_finished_is_not_searched_again(attack, tmp_path):
     again = stopped_after(attack, 1)
     finished = Finished(tmp_path / "parts", lambda: "this")
     again.keep_in(finished)
+    done_before = []
+    monkeypatch.setattr(Progress, "skip", lambda bar, count=1: done_before.append(count))
     for one, other in zip(again.run_many(views(), [5, 6, 7]), expected, strict=True):
         same(one, other)
+    assert done_before == [1, 1]
     finished.clear()
     assert not (tmp_path / "parts").exists()
 
