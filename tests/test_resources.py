@@ -4,7 +4,6 @@ import json
 import re
 from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -19,32 +18,12 @@ from gradleak.operators.shape import ConvShape
 from gradleak.pipeline import resources
 from gradleak.pipeline.resources import Measured, Resources
 from gradleak.runtime import job_records
-from pipeline_trees import changed, rule_blocks, whole
-
-RAW = whole()
-
-
-def config(scale="laptop", images="embedded"):
-    return gradleak_config.load({**RAW, "scale": scale, "images": images})
+from job_samples import RAW, config, record_of, some_attack
+from pipeline_trees import changed, rule_blocks
 
 
 def shape(side, channels=3, filters=12, kernel=(4, 4), stride=(2, 2)):
     return ConvShape(channels, filters, kernel, stride, (1, 1), (side, side))
-
-
-def some_attack(method=None, paper=None):
-    """Wildcards of an attack, from config: of a method, or with amounts named in `scales`."""
-    for name, entry in RAW["experiments"].items():
-        if paper not in (None, entry["paper"]):
-            continue
-        count = RAW["targets"][entry["targets"]].get("count")
-        for attack in entry["attacks"]:
-            if method and RAW["attacks"][attack]["method"] == method:
-                return {"experiment": name, "model": entry["models"][0], "attack": attack}
-            steps = RAW["attacks"][attack].get("iterations")
-            if not method and isinstance(count, str) and isinstance(steps, str):
-                return {"experiment": name, "model": entry["models"][0], "attack": attack}
-    raise AssertionError("config has no such experiment")
 
 
 def test_memory_and_time_double_with_each_attempt_and_short_jobs_get_minutes():
@@ -86,27 +65,6 @@ def test_a_scale_that_was_not_measured_is_reckoned_from_a_smaller_one():
     assert Resources(at["paper"], rows).minutes("attack", wildcards) == 45
 
 
-@pytest.mark.parametrize(
-    ("seconds", "amount"),
-    [
-        (20.0, "1 core minute"),
-        (1200.0, "40 core minutes"),
-        (6000.0, "3.3 core hours"),
-        (9.18e5, "510 core hours"),
-    ],
-)
-def test_the_time_of_all_jobs_is_told_without_those_that_were_not_measured(seconds, amount):
-    of = {"model": "rgap_fcn3", "training": "rgap_lenet"}
-    needs = Resources(config(), [])
-    done = float(resources.work(needs.config, "train", of)[0])
-    needs.rows = [Measured("train", "small", "laptop", 2, 800.0, 1e9, seconds, done)]
-    wildcards = SimpleNamespace(items=of.items)
-    scripts = ["../scripts/train.py", "../scripts/train.py", "../scripts/photo.py", None]
-    jobs = [SimpleNamespace(rule=SimpleNamespace(script=s), wildcards=wildcards) for s in scripts]
-    assert needs.ahead(jobs) == f"about {amount}, as jobs measured before tell"
-    assert needs.ahead(jobs[2:]) == ""
-
-
 def test_jobs_take_as_long_as_their_work_and_not_as_searches_that_ended_early():
     wildcards = some_attack()
     at = {scale: config(scale) for scale in ("laptop", "paper")}
@@ -114,9 +72,9 @@ def test_jobs_take_as_long_as_their_work_and_not_as_searches_that_ended_early():
     done = float(resources.work(at["laptop"], "attack", wildcards)[0])
     rows = [Measured("attack", key, "laptop", 9, 500.0, 900.0, 101.5, done / 2)]
     rows.append(Measured("attack", key, "night", 9, 500.0, 900.0, 1.6, done))
-    assert Resources(at["laptop"], rows)._expected("attack", wildcards) == pytest.approx(201.5)
+    assert Resources(at["laptop"], rows).expected("attack", wildcards) == pytest.approx(201.5)
     more = resources.work(at["paper"], "attack", wildcards)[0] / done
-    expected = Resources(at["paper"], rows)._expected("attack", wildcards)
+    expected = Resources(at["paper"], rows).expected("attack", wildcards)
     assert more > 2 and expected == pytest.approx(1.5 + 200.0 * more)
 
 
@@ -226,13 +184,6 @@ def test_a_run_of_few_jobs_does_not_lower_the_table(tmp_path):
     assert table.read_text().splitlines()[1:] == ["figure,,laptop,5,400,30,1,1"]
 
 
-def record_of(folder, *rows):
-    folder.mkdir(parents=True)
-    lines = ["artifact,rule,cpu_seconds,peak_mib,gpu", *rows]
-    (folder / "artifacts.csv").write_text("\n".join(lines) + "\n")
-    return folder
-
-
 def test_a_record_tells_what_its_attacks_and_scores_took(tmp_path, monkeypatch):
     wildcards = some_attack("inverting_gradients", "fedkl")
     where = "real-night/{experiment}/{model}/none/{attack}".format(**wildcards)
@@ -278,7 +229,9 @@ def test_a_bad_record_is_named_with_its_line(tmp_path, row):
 
 def test_a_folder_without_a_record_is_refused(tmp_path):
     record_of(tmp_path / "one", "results/parts/one,record_part,7,10,")
-    with pytest.raises(ArtifactError, match=r"has no artifacts\.csv with attacks or scores; give"):
+    with pytest.raises(
+        ArtifactError, match=r"has no artifacts\.csv with attacks or trainings; give"
+    ):
         job_records.recorded(tmp_path)
     (tmp_path / "one" / "artifacts.csv").write_text(f"artifact,rule\n{IN_RECORD},score\n")
     with pytest.raises(ArtifactError, match="line 2: expected an artifact, rule, gpu"):

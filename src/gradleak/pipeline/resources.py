@@ -171,7 +171,7 @@ class Resources:
             self.known[job] = max(mib, solving_mib(self.config, wildcards)), seconds
         return self.known[job]
 
-    def _scales(self) -> list[str]:
+    def scales(self) -> list[str]:
         """Scales whose jobs tell of this one's: itself and smaller ones, the largest first.
 
         Searches at scale night end early, so that they do not tell of others.
@@ -181,7 +181,7 @@ class Resources:
 
     def _find(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, float]:
         """Jobs of this kind at the nearest scale, scaled by work; else the most of the script."""
-        for scale in self._scales():
+        for scale in self.scales():
             there = self.config.at(scale)
             if most := self._most(script, key_of(there, wildcards), scale):
                 mib, seconds = most
@@ -191,12 +191,12 @@ class Resources:
                     mib + max(0, mib - IMPORTS_MIB) * (larger - 1),
                     seconds + max(0, seconds - IMPORTS_SECONDS) * (longer - 1),
                 )
-        of_all = (self._most(script, None, scale) for scale in self._scales())
+        of_all = (self._most(script, None, scale) for scale in self.scales())
         return next(filter(None, of_all), UNMEASURED)
 
-    def _expected(self, script: str, wildcards: Mapping[str, str]) -> float:
+    def expected(self, script: str, wildcards: Mapping[str, str]) -> float:
         """CPU seconds of a job if it works as fast as those of its kind did."""
-        for scale in self._scales():
+        for scale in self.scales():
             key = key_of(self.config.at(scale), wildcards)
             for row in self.rows:
                 if row[:3] == (script, key, scale):
@@ -223,29 +223,9 @@ class Resources:
     def minutes(self, script: str, wildcards: Mapping[str, str], attempt: int = 1) -> int:
         """Minutes that a job requests, doubled at each further attempt."""
         # Larger jobs of its kind may not have been measured.
-        seconds = max(self._found(script, wildcards)[1], self._expected(script, wildcards))
+        seconds = max(self._found(script, wildcards)[1], self.expected(script, wildcards))
         minutes = math.ceil(PATIENCE * seconds / 60)
         return min(MOST_MINUTES, max(LEAST_MINUTES, minutes)) * int(2 ** (attempt - 1))
-
-    def ahead(self, jobs: Iterable[Any]) -> str:
-        """CPU time that jobs of Snakemake may take, as words; empty if none of them was measured.
-
-        Each works as fast as those of its kind did. Those without measurements, which are short or
-        measure something themselves, are left out.
-        """
-        seconds = 0.0
-        for job in jobs:
-            script = Path(str(job.rule.script or "")).stem
-            seconds += self._expected(script, dict(job.wildcards.items()))
-        if not seconds:
-            return ""
-        hours, minutes = seconds / 3600, max(1, round(seconds / 60))
-        amount = f"{minutes} core minute{'s' * (minutes > 1)}"
-        if hours >= 1.0:
-            # Two digits; no estimate is better.
-            amount = f"{int(float(f'{hours:.2g}')):,}" if hours >= 10.0 else f"{hours:.1f}"
-            amount += " core hours"
-        return f"about {amount}, as jobs measured before tell"
 
 
 def doubling(mib: int, minutes: int) -> dict[str, Amount]:
