@@ -92,6 +92,13 @@ def test_a_search_ends_as_early_as_those_recorded_at_both_scales(tmp_path):
     assert told.seconds("attack", other) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("method", "known"), [("copa", True), ("dlg", False)])
+def test_night_tells_of_paper_scale_where_nothing_ends_early(method, known, tmp_path):
+    of = {"defence": "none", **some_attack(method)}
+    record_of(tmp_path / "one", reconstructions(100, of, "night"))
+    assert (forecast(tmp_path, "paper").seconds("attack", of) >= 100) == known
+
+
 def test_files_of_a_training_are_one_job(tmp_path):
     where = "results/training/real-laptop/rgap_lenet/rgap_fcn3"
     rows = [f"{where}{end},train_locked,50,200," for end in (".csv", ".curve.csv", ".safetensors")]

@@ -76,10 +76,18 @@ class Forecast:
                     pair[1] += told
         return {kind: took / told for kind, (took, told) in sums.items()}
 
+    def _telling(self, wildcards: Mapping[str, str]) -> list[str]:
+        """Scales at which the same job tells of this one, the largest first."""
+        found = self.kinds.scales()
+        searches = "attack" in wildcards and self.config.attacks[wildcards["attack"]].searches
+        if self.config.scale == "paper" and not searches:
+            found.insert(1, "night")
+        return found
+
     def seconds(self, script: str, wildcards: Mapping[str, str]) -> float:
         """CPU seconds that a job may take; 0 if nothing like it was measured."""
         taken = self._recorded.get(_named(script, wildcards), {})
-        for scale in self.kinds.scales():
+        for scale in self._telling(wildcards):
             if scale in taken:
                 kind = script, key_of(self.config, wildcards), scale
                 return self._scaled(script, wildcards, scale) * self._shares.get(kind, 1.0)
