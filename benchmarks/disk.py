@@ -16,8 +16,10 @@ from gradleak.config.schema import Config
 from gradleak.data.catalogue import info, resolve
 from gradleak.errors import ArtifactError, GradleakError
 from gradleak.models.chain import LinearLayer
-from gradleak.pipeline.resources import SCALES, parameters, passing_gradients
+from gradleak.pipeline.resources import passing_gradients
+from gradleak.pipeline.work import parameters
 from gradleak.runtime.provenance import TREE
+from gradleak.settings.fields import SCALES
 
 # Bytes of a number; target sets store pixels as bytes, closed-form attacks solve in float64.
 SINGLE, DOUBLE = 4, 8

@@ -17,11 +17,12 @@ def some_attack(method=None, paper=None):
             continue
         count = RAW["targets"][entry["targets"]].get("count")
         for attack in entry["attacks"]:
+            of = {"model": entry["models"][0], "defence": "none", "attack": attack}
             if method and RAW["attacks"][attack]["method"] == method:
-                return {"experiment": name, "model": entry["models"][0], "attack": attack}
+                return {"experiment": name, **of}
             steps = RAW["attacks"][attack].get("iterations")
             if not method and isinstance(count, str) and isinstance(steps, str):
-                return {"experiment": name, "model": entry["models"][0], "attack": attack}
+                return {"experiment": name, **of}
     raise AssertionError("config has no such experiment")
 
 

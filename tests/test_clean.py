@@ -117,7 +117,7 @@ LINE = "MEDIUM, LARGE = 1_000_000, 30_000_000"
 
 @pytest.mark.slow
 def test_a_large_gradient_is_gone_once_it_was_read(tree, snakemake):
-    path = tree / "src/gradleak/pipeline/resources.py"
+    path = tree / "src/gradleak/pipeline/work.py"
     text = path.read_text()
     assert text.count(LINE) == 1
     path.write_text(text.replace(LINE, "MEDIUM, LARGE = 100, 1_000"))

@@ -1,26 +1,31 @@
-"""How long the jobs ahead of a run may take, as told at its start."""
+"""How long jobs may take, as a run tells at its start and as a scheduler is asked for."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from gradleak.pipeline import resources
-from gradleak.pipeline.forecast import Forecast
-from gradleak.pipeline.resources import IMPORTS_SECONDS, Measured, Resources
+from conftest import ROOT
+from gradleak.config import loader
+from gradleak.errors import ArtifactError
+from gradleak.pipeline import measured, resources
+from gradleak.pipeline.forecast import IMPORTS_SECONDS, Forecast
+from gradleak.pipeline.measured import Measured, Taken, name_of
+from gradleak.pipeline.resources import Resources
+from gradleak.pipeline.work import key_of, work
+from gradleak.runtime import job_records
 from job_samples import RAW, config, record_of, some_attack
 
 TRAINING = {"training": "rgap_lenet", "model": "rgap_fcn3"}
 
 
-def forecast(folder, scale="laptop", rows=()):
-    at = config(scale)
-    return Forecast(at, Resources(at, rows), folder)
+def forecast(scale="laptop", rows=(), jobs=(), raw=RAW):
+    return Forecast(loader.load({**raw, "scale": scale}), rows, jobs)
 
 
-def reconstructions(seconds, wildcards, scale, gpu=""):
-    names = wildcards["experiment"], wildcards["model"], wildcards["defence"], wildcards["attack"]
-    where = f"results/reconstructions/real-{scale}/{'/'.join(names)}.safetensors"
-    return f"{where},attack,{seconds},200,{gpu}"
+def taken(seconds, wildcards, scale, script="attack"):
+    """That a job took these seconds at a scale, imports aside."""
+    amount = work(config(scale), script, wildcards)[0]
+    return Taken(script, name_of(script, wildcards), scale, seconds + IMPORTS_SECONDS, amount)
 
 
 def searches():
@@ -31,14 +36,14 @@ def searches():
             of = {"model": entry["models"][0], "defence": "none", "attack": attack}
             if RAW["attacks"][attack]["method"] == "inverting_gradients":
                 found.append({"experiment": name, **of})
-    kind = [resources.key_of(config("night"), one) for one in found]
-    alike = [one for one, key in zip(found, kind, strict=True) if key == kind[0]]
+    kinds = [key_of(config("night"), one) for one in found]
+    alike = [one for one, kind in zip(found, kinds, strict=True) if kind == kinds[0]]
     return alike[0], alike[1]
 
 
-def ratio(wildcards, scale):
-    """Work of an attack at a scale beside that at laptop scale."""
-    now, then = (resources.work(config(at), "attack", wildcards)[0] for at in (scale, "laptop"))
+def ratio(wildcards, scale, script="attack"):
+    """Work of a job at a scale beside that at laptop scale."""
+    now, then = (work(config(at), script, wildcards)[0] for at in (scale, "laptop"))
     return now / then
 
 
@@ -51,71 +56,124 @@ def ratio(wildcards, scale):
         (9.18e5, "510 core hours"),
     ],
 )
-def test_the_time_of_all_jobs_is_told_without_those_that_were_not_measured(
-    seconds, amount, tmp_path
-):
-    done = float(resources.work(config(), "train", TRAINING)[0])
-    rows = [Measured("train", "small", "laptop", 2, 800.0, 1e9, seconds, done)]
+def test_the_time_of_all_jobs_is_told_without_those_that_were_not_measured(seconds, amount):
+    done = float(work(config(), "train", TRAINING)[0])
+    told = forecast(rows=[Measured("train", "small", "laptop", 2, 800.0, 1e9, seconds, done)])
     wildcards = SimpleNamespace(items=TRAINING.items)
     scripts = ["../scripts/train.py", "../scripts/train.py", "../scripts/photo.py", None]
     jobs = [SimpleNamespace(rule=SimpleNamespace(script=s), wildcards=wildcards) for s in scripts]
-    ahead = forecast(tmp_path, rows=rows)
-    assert ahead(jobs) == f"about {amount}, as jobs measured before tell"
-    assert ahead(jobs[2:]) == ""
+    assert told(jobs) == f"about {amount}, as jobs measured before tell"
+    assert told(jobs[2:]) == ""
 
 
-def test_a_recorded_job_takes_what_it_took_and_more_with_more_work(tmp_path):
-    of = {"defence": "none", **some_attack()}
-    record_of(tmp_path / "one", reconstructions(101.5, of, "laptop"))
-    kind = resources.key_of(config(), of)
-    rows = [Measured("attack", kind, "laptop", 9, 500.0, 900.0, 9.0, 1e6)]
-    assert forecast(tmp_path, rows=rows).seconds("attack", of) == pytest.approx(101.5)
-    assert ratio(of, "paper") > 1
-    expected = IMPORTS_SECONDS + 100 * ratio(of, "paper")
-    assert forecast(tmp_path, "paper", rows).seconds("attack", of) == pytest.approx(expected)
+def test_a_measured_job_tells_of_itself_whatever_its_kind_took():
+    of = some_attack()
+    rows = [Measured("attack", key_of(config(), of), "laptop", 9, 500.0, 900.0, 9.0, 1e6)]
+    known = [taken(100, of, "laptop")]
+    assert forecast(rows=rows, jobs=known).seconds("attack", of) == 100 + IMPORTS_SECONDS
+    more = forecast("paper", rows, known).seconds("attack", of) - IMPORTS_SECONDS
+    assert ratio(of, "paper") > 1 and more == pytest.approx(100 * ratio(of, "paper"))
 
 
-def test_a_search_ends_as_early_as_those_recorded_at_both_scales(tmp_path):
+def test_amounts_of_your_own_count():
+    of = some_attack()
+    entry = {**RAW["attacks"][of["attack"]], "iterations": 7}
+    raw = {**RAW, "attacks": {**RAW["attacks"], of["attack"]: entry}}
+    here = config().attacks[of["attack"]].iterations
+    told = forecast(jobs=[taken(100, of, "laptop")], raw=raw).seconds("attack", of)
+    assert here > 7 and told == pytest.approx(IMPORTS_SECONDS + 100 * 7 / here)
+
+
+def test_a_search_ends_as_early_as_those_measured_at_both_scales():
     one, other = searches()
-    whole = IMPORTS_SECONDS + 10 * ratio(one, "night")
-    record_of(
-        tmp_path / "whole",
-        reconstructions(10 + IMPORTS_SECONDS, one, "laptop"),
-        reconstructions(20 + IMPORTS_SECONDS, other, "laptop"),
-    )
-    told = forecast(tmp_path, "night")
-    assert told.seconds("attack", one) == pytest.approx(whole)
-    record_of(tmp_path / "part", reconstructions(whole / 4, one, "night"))
-    told = forecast(tmp_path, "night")
-    assert told.seconds("attack", one) == pytest.approx(whole / 4)
+    whole = [taken(10, one, "laptop"), taken(20, other, "laptop")]
+    told = forecast("night", jobs=whole)
+    all_steps = IMPORTS_SECONDS + 10 * ratio(one, "night")
+    assert told.seconds("attack", one) == pytest.approx(all_steps)
+    early = Taken("attack", whole[0].of, "night", all_steps / 4, taken(1, one, "night").work)
+    told = forecast("night", jobs=[*whole, early])
+    assert told.seconds("attack", one) == pytest.approx(all_steps / 4)
     expected = (IMPORTS_SECONDS + 20 * ratio(other, "night")) / 4
     assert told.seconds("attack", other) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("method", "known"), [("copa", True), ("dlg", False)])
-def test_night_tells_of_paper_scale_where_nothing_ends_early(method, known, tmp_path):
-    of = {"defence": "none", **some_attack(method)}
-    record_of(tmp_path / "one", reconstructions(100, of, "night"))
-    assert (forecast(tmp_path, "paper").seconds("attack", of) >= 100) == known
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_night_tells_of_other_scales_where_nothing_ends_early(method, known, scale):
+    of = some_attack(method)
+    told = forecast(scale, jobs=[taken(100, of, "night")]).seconds("attack", of)
+    share = ratio(of, scale) / ratio(of, "night")
+    assert told == pytest.approx(IMPORTS_SECONDS + 100 * share if known else 0)
 
 
-def test_files_of_a_training_are_one_job(tmp_path):
-    where = "results/training/real-laptop/rgap_lenet/rgap_fcn3"
-    rows = [f"{where}{end},train_locked,50,200," for end in (".csv", ".curve.csv", ".safetensors")]
-    record_of(tmp_path / "one", *rows)
-    assert forecast(tmp_path).seconds("train", TRAINING) == pytest.approx(50)
+def test_a_job_requests_at_least_what_it_is_told_to_take():
+    of = some_attack()
+    rows = [Measured("attack", key_of(config(), of), "laptop", 9, 500.0, 60.0, 30.0, 1e30)]
+    needs = Resources(config(), rows, [taken(3000, of, "laptop")])
+    assert needs.minutes("attack", of) == pytest.approx(50 * resources.PATIENCE, rel=0.01)
 
 
-def test_jobs_on_a_gpu_and_of_ids_that_are_gone_tell_nothing(tmp_path):
+def test_jobs_of_ids_that_are_gone_tell_nothing():
     one, other = searches()
-    gone = {**one, "attack": "no_longer_there"}
-    assert forecast(tmp_path).seconds("attack", one) == 0
-    record_of(
-        tmp_path / "one",
-        reconstructions(50, one, "laptop", gpu="NVIDIA H200"),
-        *(reconstructions(50, gone, scale) for scale in ("laptop", "night")),
-        reconstructions(50, other, "laptop"),
-    )
-    told = forecast(tmp_path, "night")
+    gone = [
+        Taken("attack", f"{one['experiment']}/{one['model']}/none/gone", "laptop", 50.0, 9),
+        Taken("train", "gone/rgap_fcn3", "night", 50.0, 9),
+        Taken("train", "gone/rgap_fcn3", "laptop", 50.0, 9),
+    ]
+    told = forecast("night", jobs=[*gone, taken(20, other, "laptop")])
     assert told.seconds("attack", one) == 0
-    assert told.seconds("attack", other) > 50
+    assert told.seconds("attack", other) > 20
+
+
+ANALYSIS = {"experiment": "rgap_draws", "model": "rgap_lenets"}
+PATHS = [
+    ("attack", "reconstructions/real-laptop/{experiment}/{model}/{defence}/{attack}.safetensors"),
+    ("rank_analysis", "rank/real-laptop/{experiment}/{model}.csv"),
+    ("security", "security/real-laptop/{experiment}/{model}.csv"),
+    ("train_locked", "training/real-laptop/{training}/{model}.curve.csv"),
+    ("train_locked", "training/real-laptop/{training}/{model}.clients"),
+    ("train", "training/real-laptop/{training}/{model}.safetensors"),
+]
+
+
+@pytest.mark.parametrize(("rule", "path"), PATHS)
+def test_a_record_tells_of_single_jobs(rule, path, tmp_path):
+    of = {**ANALYSIS, **TRAINING} if "train" in rule else {**some_attack(), **ANALYSIS}
+    file = f"results/{path.format(**of)}"
+    folder = record_of(tmp_path / "one", f"{file},{rule},50,200,", f"{file},{rule},9,9,A card")
+    table, script = tmp_path / "jobs.csv", "train" if "train" in rule else rule
+    jobs = job_records.recorded(folder)
+    assert measured.update_jobs(table, config(), jobs) == 1
+    wildcards = {name: of[name] for name in job_records.NAMES[script]}
+    amount = work(config(), script, wildcards)[0]
+    row = Taken(script, name_of(script, wildcards), "laptop", 50.0, amount)
+    assert measured.read_jobs(table) == (row,)
+    assert forecast(jobs=[row]).seconds(script, wildcards) == pytest.approx(50)
+
+
+def test_a_later_run_of_a_job_replaces_an_earlier_one_and_smoke_tells_nothing(tmp_path):
+    of, table = some_attack(), tmp_path / "jobs.csv"
+    gone = {**of, "experiment": "gone"}
+    job = {"script": "attack", "scale": "laptop", "wildcards": of, "cpu_seconds": 50.0}
+    others = [{**job, "scale": "smoke"}, {**job, "wildcards": gone}, {**job, "script": "score"}]
+    assert measured.update_jobs(table, config(), [job, *others]) == 1
+    assert measured.update_jobs(table, config(), [{**job, "cpu_seconds": 20.0}]) == 1
+    assert [row.cpu_seconds for row in measured.read_jobs.__wrapped__(table)] == [20.0]
+
+
+def test_a_bad_table_of_jobs_is_named_with_its_line(tmp_path):
+    head, good = ",".join(Taken._fields), "attack,a/b/c/d,night,5,1"
+    for number, row in enumerate(("attack,a,night,x,1", "attack,a,soon,5,1", "attack,a,night,0,1")):
+        table = tmp_path / f"{number}.csv"
+        table.write_text(f"{head}\n{good}\n{row}\n")
+        with pytest.raises(ArtifactError, match=r"csv, line 3: expected script, of, .*python -m"):
+            measured.read_jobs(table)
+
+
+def test_the_table_has_all_jobs_of_the_record():
+    """Else run `python -m gradleak.pipeline.resources --record docs/results`."""
+    known = {row[:3]: row.cpu_seconds for row in measured.read_jobs()}
+    for job in job_records.recorded(ROOT / "docs/results"):
+        named = job["script"], name_of(job["script"], job["wildcards"]), job["scale"]
+        if job["script"] in measured.SINGLE and not job["gpu"] and named[2] != measured.UNTOLD:
+            assert known.get(named) == job["cpu_seconds"], named

@@ -15,9 +15,13 @@ from gradleak.config import loader as gradleak_config
 from gradleak.errors import ArtifactError
 from gradleak.operators import limits
 from gradleak.operators.shape import ConvShape
-from gradleak.pipeline import resources
-from gradleak.pipeline.resources import Measured, Resources
+from gradleak.pipeline import measured, resources
+from gradleak.pipeline.measured import Measured
+from gradleak.pipeline.resources import Resources
+from gradleak.pipeline.work import key_of
+from gradleak.pipeline.work import work as amount_of
 from gradleak.runtime import job_records
+from gradleak.settings.fields import SCALES
 from job_samples import RAW, config, record_of, some_attack
 from pipeline_trees import changed, rule_blocks
 
@@ -27,63 +31,65 @@ def shape(side, channels=3, filters=12, kernel=(4, 4), stride=(2, 2)):
 
 
 def test_memory_and_time_double_with_each_attempt_and_short_jobs_get_minutes():
-    rows = [Measured("attack", "", "laptop", 3, 1000.0, 600.0, 500.0, 1.0)]
+    rows = [Measured("gradient", "", "laptop", 3, 1000.0, 600.0, 500.0, 1.0)]
     needs = Resources(config(), [*rows, Measured("figure", "", "laptop", 1, 150.0, 2.0, 2.0, 1.0)])
-    assert needs.memory("attack", {}) == 1800
-    assert [needs.memory("attack", {}, n) for n in (1, 2, 3)] == [1800, 3600, 7200]
-    assert [needs.minutes("attack", {}, n) for n in (1, 2, 3)] == [30, 60, 120]
+    assert needs.memory("gradient", {}) == 1800
+    assert [needs.memory("gradient", {}, n) for n in (1, 2, 3)] == [1800, 3600, 7200]
+    assert [needs.minutes("gradient", {}, n) for n in (1, 2, 3)] == [30, 60, 120]
     assert needs.minutes("figure", {}) == resources.LEAST_MINUTES
 
 
 def test_jobs_of_one_kind_are_told_from_others_of_the_script():
     wildcards = some_attack()
-    key = resources.key_of(config(), wildcards)
+    key = key_of(config(), wildcards)
     kinds = (key, 500.0, 60.0, 9.0, 1.0), ("other large", 9000.0, 6000.0, 9.0, 1.0)
     rows = [Measured("attack", kind, "laptop", 1, *took) for kind, *took in kinds]
-    assert Resources(config(), rows).memory("attack", wildcards) == 1200
+    assert Resources(config(), rows, ()).memory("attack", wildcards) == 1200
     # A kind that no run had yet gets the most that any job of the script took.
-    assert Resources(config(), rows[1:]).memory("attack", wildcards) > 9000
+    assert Resources(config(), rows[1:], ()).memory("attack", wildcards) > 9000
 
 
 def test_a_scale_that_was_not_measured_is_reckoned_from_a_smaller_one():
     wildcards = some_attack()
-    at = {scale: config(scale) for scale in resources.SCALES}
-    key = resources.key_of(at["laptop"], wildcards)
-    time, _ = resources.work(at["paper"], "attack", wildcards)
-    before, _ = resources.work(at["laptop"], "attack", wildcards)
+    at = {scale: config(scale) for scale in SCALES}
+    key = key_of(at["laptop"], wildcards)
+    time, _ = amount_of(at["paper"], "attack", wildcards)
+    before, _ = amount_of(at["laptop"], "attack", wildcards)
     rows = [Measured("attack", key, "laptop", 1, 500.0, 600.0, 600.0, float(before))]
     assert time > before
-    laptop, paper = (Resources(at[scale], rows) for scale in ("laptop", "paper"))
+    laptop, paper = (Resources(at[scale], rows, ()) for scale in ("laptop", "paper"))
     ratio = paper.minutes("attack", wildcards) / laptop.minutes("attack", wildcards)
     assert ratio == pytest.approx(min(time / before, resources.MOST_MINUTES / 30), rel=0.02)
     # A score takes none of the attack's steps, and another kind's figures are not multiplied.
-    assert resources.work(at["paper"], "score", wildcards)[0] < time
+    assert amount_of(at["paper"], "score", wildcards)[0] < time
     foreign = [Measured("attack", "other", "laptop", 1, 500.0, 600.0, 600.0, 1.0)]
-    assert Resources(at["paper"], foreign).minutes("attack", wildcards) == 30
+    assert Resources(at["paper"], foreign, ()).minutes("attack", wildcards) == 30
     # What is measured at the scale itself counts, whatever smaller scales say.
     rows.append(Measured("attack", key, "paper", 1, 700.0, 900.0, 900.0, float(time)))
-    assert Resources(at["paper"], rows).minutes("attack", wildcards) == 45
+    assert Resources(at["paper"], rows, ()).minutes("attack", wildcards) == 45
 
 
 def test_jobs_take_as_long_as_their_work_and_not_as_searches_that_ended_early():
     wildcards = some_attack()
     at = {scale: config(scale) for scale in ("laptop", "paper")}
-    key = resources.key_of(at["laptop"], wildcards)
-    done = float(resources.work(at["laptop"], "attack", wildcards)[0])
+    key = key_of(at["laptop"], wildcards)
+    done = float(amount_of(at["laptop"], "attack", wildcards)[0])
     rows = [Measured("attack", key, "laptop", 9, 500.0, 900.0, 101.5, done / 2)]
     rows.append(Measured("attack", key, "night", 9, 500.0, 900.0, 1.6, done))
-    assert Resources(at["laptop"], rows).expected("attack", wildcards) == pytest.approx(201.5)
-    more = resources.work(at["paper"], "attack", wildcards)[0] / done
-    expected = Resources(at["paper"], rows).expected("attack", wildcards)
+    assert Resources(at["laptop"], rows, ()).forecast.seconds("attack", wildcards) == pytest.approx(
+        201.5
+    )
+    more = amount_of(at["paper"], "attack", wildcards)[0] / done
+    expected = Resources(at["paper"], rows, ()).forecast.seconds("attack", wildcards)
     assert more > 2 and expected == pytest.approx(1.5 + 200.0 * more)
 
 
 def test_a_job_larger_than_those_measured_requests_what_it_is_expected_to_take():
     wildcards = some_attack()
-    key = resources.key_of(config(), wildcards)
-    done = float(resources.work(config(), "attack", wildcards)[0])
+    key = key_of(config(), wildcards)
+    done = float(amount_of(config(), "attack", wildcards)[0])
     rows = [Measured("attack", key, "laptop", 9, 500.0, 600.0, 600.0, done / 10)]
-    minutes = Resources(config(), rows).minutes("attack", wildcards)
+    minutes = Resources(config(), rows, ()).minutes("attack", wildcards)
     assert minutes == pytest.approx(resources.PATIENCE * 100, rel=0.01)
 
 
@@ -91,10 +97,10 @@ def test_a_job_larger_than_those_measured_requests_what_it_is_expected_to_take()
 @pytest.mark.parametrize("paper", ["fedkl", "mkor"])
 def test_searches_at_night_are_told_apart_by_paper(method, paper):
     wildcards, closed = some_attack(method, paper), some_attack("mkor")
-    assert resources.key_of(config("laptop"), wildcards) == f"{method} small"
-    assert resources.key_of(config("night"), wildcards) == f"{method} {paper} small"
-    assert resources.key_of(config("night"), closed).split()[0] == "mkor"
-    assert len(resources.key_of(config("night"), closed).split()) == 2
+    assert key_of(config("laptop"), wildcards) == f"{method} small"
+    assert key_of(config("night"), wildcards) == f"{method} {paper} small"
+    assert key_of(config("night"), closed).split()[0] == "mkor"
+    assert len(key_of(config("night"), closed).split()) == 2
 
 
 def test_linear_systems_request_what_their_sizes_say(monkeypatch):
@@ -105,9 +111,9 @@ def test_linear_systems_request_what_their_sizes_say(monkeypatch):
     assert limits.solving_bytes(replace(shape(224), stride=(5, 5))) == 0
     wildcards = some_attack("rgap")
     rows = [Measured("attack", "rgap small", "laptop", 1, 100.0, 1.0, 1.0, 1.0)]
-    plain = Resources(config(), rows).memory("attack", wildcards)
+    plain = Resources(config(), rows, ()).memory("attack", wildcards)
     monkeypatch.setattr(limits, "solving_bytes", lambda _: large)
-    asked = Resources(config(), rows).memory("attack", wildcards)
+    asked = Resources(config(), rows, ()).memory("attack", wildcards)
     assert asked >= resources.MARGIN * large / 2**20 > plain
 
 
@@ -132,12 +138,12 @@ def test_jobs_are_checked_against_their_requests():
 
 def test_work_grows_with_images_seeds_steps_and_sides():
     wildcards = some_attack()
-    raw, before = RAW, resources.work(config(), "attack", wildcards)
+    raw, before = RAW, amount_of(config(), "attack", wildcards)
     count = raw["targets"][raw["experiments"][wildcards["experiment"]]["targets"]]["count"]
     entry = raw["attacks"][wildcards["attack"]]
 
     def ratios():
-        now = resources.work(gradleak_config.load({**raw, "scale": "laptop"}), "attack", wildcards)
+        now = amount_of(gradleak_config.load({**raw, "scale": "laptop"}), "attack", wildcards)
         return tuple(one / other for one, other in zip(now, before, strict=True))
 
     for name, factor in ((count, 1), (entry["images"], 3), (entry["iterations"], 9)):
@@ -167,9 +173,9 @@ def test_the_table_takes_the_most_of_each_kind_and_keeps_what_did_not_run(tmp_pa
     sidecar(folder, "three", rule="figure", script="figure", wildcards={}, peak_mib=90.0)
     sidecar(folder, "four", rule="other", script="figure", wildcards={}, cpu_seconds=40.0)
     sidecar(folder, "gone", wildcards={"model": "no_longer_there"})
-    assert resources.update(table, config(), job_records.jobs(folder), replace=True) == 2
-    key = resources.key_of(config(), some_attack())
-    work, _ = resources.work(config(), "attack", some_attack())
+    assert measured.update(table, config(), job_records.jobs(folder), replace=True) == 2
+    key = key_of(config(), some_attack())
+    work, _ = amount_of(config(), "attack", some_attack())
     assert table.read_text().splitlines()[1:] == [
         f"attack,{key},laptop,1,200,30,30,{work}",
         "attack,old,smoke,2,100,5,4,9",
@@ -180,7 +186,7 @@ def test_the_table_takes_the_most_of_each_kind_and_keeps_what_did_not_run(tmp_pa
 def test_a_run_of_few_jobs_does_not_lower_the_table(tmp_path):
     folder, table = run_of(tmp_path, "figure,,laptop,5,400,2,1,1\n")
     sidecar(folder, "one", rule="figure", script="figure", wildcards={})
-    assert resources.update(table, config(), job_records.jobs(folder)) == 1
+    assert measured.update(table, config(), job_records.jobs(folder)) == 1
     assert table.read_text().splitlines()[1:] == ["figure,,laptop,5,400,30,1,1"]
 
 
@@ -198,6 +204,7 @@ def test_a_record_tells_what_its_attacks_and_scores_took(tmp_path, monkeypatch):
     table = tmp_path / "resources.csv"
     table.write_text(f"{','.join(Measured._fields)}\nfigure,,laptop,5,400,2,1,1\n")
     monkeypatch.setattr(resources, "TABLE", table)
+    monkeypatch.setattr(resources, "JOBS", tmp_path / "jobs.csv")
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("sys.argv", ["resources", "--record", str(tmp_path)])
     resources.main()
@@ -230,7 +237,7 @@ def test_a_bad_record_is_named_with_its_line(tmp_path, row):
 def test_a_folder_without_a_record_is_refused(tmp_path):
     record_of(tmp_path / "one", "results/parts/one,record_part,7,10,")
     with pytest.raises(
-        ArtifactError, match=r"has no artifacts\.csv with attacks or trainings; give"
+        ArtifactError, match=r"has no artifacts\.csv with attacks, scores or trainings; give"
     ):
         job_records.recorded(tmp_path)
     (tmp_path / "one" / "artifacts.csv").write_text(f"artifact,rule\n{IN_RECORD},score\n")
@@ -242,11 +249,12 @@ def test_a_record_is_checked_without_changing_the_table(tmp_path, monkeypatch, c
     path = "results/reconstructions/real-laptop/{experiment}/{model}/none/{attack}.safetensors"
     record_of(tmp_path / "one", f"{path.format(**some_attack())},attack,50,200,")
     monkeypatch.setattr(resources, "TABLE", tmp_path / "resources.csv")
+    monkeypatch.setattr(resources, "JOBS", tmp_path / "jobs.csv")
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("sys.argv", ["resources", "--check", "--record", str(tmp_path)])
     resources.main()
     assert "200.00" in capsys.readouterr().out
-    assert not (tmp_path / "resources.csv").exists()
+    assert not any((tmp_path / f"{name}.csv").exists() for name in ("resources", "jobs"))
 
 
 def test_a_bad_table_is_named_with_its_line(tmp_path):
@@ -256,7 +264,7 @@ def test_a_bad_table_is_named_with_its_line(tmp_path):
         (tmp_path / str(n)).mkdir()
         _, table = run_of(tmp_path / str(n), f"figure,,smoke,1,1,1,1,1\nattack,,{line}\n")
         with pytest.raises(ArtifactError, match=r"resources\.csv, line 3: expected .*python -m"):
-            resources.read(table)
+            measured.read(table)
 
 
 def test_every_script_that_a_rule_names_was_measured():
@@ -268,8 +276,8 @@ def test_every_script_that_a_rule_names_was_measured():
         assert asked <= {script[1] if script else None}, block
         named |= asked
     assert len(named) > 15
-    measured = {row.script for row in resources.read() if row.scale == "smoke"}
-    assert named <= measured, "run `snakemake --config scale=smoke`, then pipeline.resources"
+    known = {row.script for row in measured.read() if row.scale == "smoke"}
+    assert named <= known, "run `snakemake --config scale=smoke`, then pipeline.resources"
 
 
 MKOR = "results/scores/embedded-smoke/mkor_lenet_bias/mkor_lenets/none/mkor_all_direct.csv"
@@ -319,9 +327,7 @@ def test_files_of_a_paper_and_kind_are_summed_and_those_without_large_arrays_are
 def test_the_page_quotes_the_recorded_table():
     recorded = pd.read_csv(ROOT / "docs/results/pipeline/disk.csv")
     recorded["passing"] = recorded["kind"].str.endswith("passing")
-    recorded = recorded.pivot_table("megabytes", ["paper", "passing"], "scale", "sum")[
-        [*resources.SCALES]
-    ]
+    recorded = recorded.pivot_table("megabytes", ["paper", "passing"], "scale", "sum")[[*SCALES]]
     sizes = recorded.fillna(0) / 1000
     page = (ROOT / "docs/disk.md").read_text()
     rows = {"COPA": "copa", "R-GAP": "rgap", "FedKL": "fedkl", "MKOR": "mkor"}

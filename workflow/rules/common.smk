@@ -5,7 +5,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 from gradleak.config import loader as gradleak_config
-from gradleak.pipeline import cleanup, forecast, resources, shared_cache
+from gradleak.pipeline import cleanup, resources, shared_cache
 from gradleak.settings import registry
 from gradleak.errors import GradleakError
 from gradleak.pipeline.inputs import METHODS, Inputs
@@ -68,7 +68,7 @@ needs = resources.Resources(CONFIG)
 
 if OUTPUT is not None:
     OUTPUT.data_root = str(CONFIG.data.root)
-    OUTPUT.ahead = forecast.Forecast(CONFIG, needs)
+    OUTPUT.ahead = needs.forecast
 
 
 def ids(names):

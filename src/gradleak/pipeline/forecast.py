@@ -1,7 +1,7 @@
-"""CPU time that the jobs ahead of a run may take, from those in docs/results.
+"""CPU time that jobs may take, from measured ones.
 
-The same job may be recorded at this scale, or at a smaller one with less work. Any other job is
-taken to work as fast as those of its kind in `workflow/resources.csv` did.
+That of a job in `workflow/jobs.csv`, at this scale or another, times the ratio of work. Any other
+job is taken to work as fast as those of its kind in `workflow/resources.csv` did.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,87 +11,74 @@ from pathlib import Path
 from typing import Any
 
 from gradleak.config.schema import Config
-from gradleak.errors import ArtifactError
-from gradleak.pipeline.resources import IMPORTS_SECONDS, Resources, key_of, work
-from gradleak.runtime import job_records
-from gradleak.runtime.provenance import TREE
+from gradleak.pipeline.measured import Measured, Taken, name_of, read, read_jobs
+from gradleak.pipeline.work import key_of, telling, work
+from gradleak.runtime.job_records import NAMES
 
-RECORD = TREE / "docs/results"
-
-Job = tuple[str, frozenset[tuple[str, str]]]  # script and wildcards
+IMPORTS_SECONDS = 1.5  # CPU time of importing PyTorch, independent of the work
 
 
 class Forecast:
-    """CPU seconds of jobs by what a record's took; of those that it lacks, by `kinds`.
+    """CPU time of jobs, meant for sums: a single search may end at a third or at three times it.
 
     Parameters
     ----------
     config
         Amounts of this run.
-    kinds
-        Measured kinds of jobs.
-    record
-        Folder of a record; one without jobs is none.
+    rows
+        Measured kinds of jobs, by default those of `workflow/resources.csv`.
+    jobs
+        Measured jobs, by default those of `workflow/jobs.csv`.
     """
 
-    def __init__(self, config: Config, kinds: Resources, record: Path = RECORD) -> None:
-        self.config, self.kinds, self.record = config, kinds, record
-
-    @cached_property
-    def _recorded(self) -> dict[Job, dict[str, float]]:
-        """CPU seconds of each recorded job by scale; those on a GPU tell nothing of a CPU's."""
-        try:
-            jobs = job_records.recorded(self.record)
-        except ArtifactError:
-            return {}
-        found: dict[Job, dict[str, float]] = {}
-        for job in jobs:
-            if not job["gpu"]:
-                seconds = found.setdefault(_named(job["script"], job["wildcards"]), {})
-                seconds[job["scale"]] = job["cpu_seconds"]
-        return found
-
-    def _scaled(self, script: str, wildcards: Mapping[str, str], scale: str) -> float:
-        """CPU seconds by those of the same job at another scale, if time grows with work."""
-        took = self._recorded[_named(script, wildcards)][scale]
-        now, then = (work(at, script, wildcards)[0] for at in (self.config, self.config.at(scale)))
-        return IMPORTS_SECONDS + max(0.0, took - IMPORTS_SECONDS) * now / then
+    def __init__(
+        self,
+        config: Config,
+        rows: Iterable[Measured] | None = None,
+        jobs: Iterable[Taken] | None = None,
+    ) -> None:
+        self.config = config
+        self.rows = list(read() if rows is None else rows)
+        self.jobs: dict[tuple[str, str], dict[str, Taken]] = {}
+        for job in read_jobs() if jobs is None else jobs:
+            self.jobs.setdefault((job.script, job.of), {})[job.scale] = job
 
     @cached_property
     def _shares(self) -> dict[tuple[str, str, str], float]:
-        """What jobs took of what a smaller scale tells, by script, kind and that scale.
+        """Time of jobs at this scale over what another scale tells, by script, kind and that scale.
 
-        Searches at scale night end early.
+        It is mostly below 1 at scale night, where searches end early.
         """
-        own, sums = self.config.scale, dict[tuple[str, str, str], list[float]]()
-        for (script, named), seconds in self._recorded.items():
-            wildcards = dict(named)
-            smaller = set(self.kinds.scales()) & seconds.keys() - {own}
+        sums: dict[tuple[str, str, str], tuple[float, float]] = {}
+        for (script, of), scales in self.jobs.items():
+            own = scales.get(self.config.scale)
+            if own is None:
+                continue
             with suppress(KeyError):  # id removed from config.yaml
-                for scale in smaller if own in seconds else ():
-                    kind = script, key_of(self.config, wildcards), scale
-                    told = self._scaled(script, wildcards, scale)
-                    pair = sums.setdefault(kind, [0.0, 0.0])
-                    pair[0] += seconds[own]
-                    pair[1] += told
+                key = key_of(self.config, dict(zip(NAMES[script], of.split("/"), strict=True)))
+                for other in scales.values():
+                    kind = script, key, other.scale
+                    took, told = sums.get(kind, (0.0, 0.0))
+                    sums[kind] = took + own.cpu_seconds, told + _longer(other, own.work)
         return {kind: took / told for kind, (took, told) in sums.items()}
-
-    def _telling(self, wildcards: Mapping[str, str]) -> list[str]:
-        """Scales at which the same job tells of this one, the largest first."""
-        found = self.kinds.scales()
-        searches = "attack" in wildcards and self.config.attacks[wildcards["attack"]].searches
-        if self.config.scale == "paper" and not searches:
-            found.insert(1, "night")
-        return found
 
     def seconds(self, script: str, wildcards: Mapping[str, str]) -> float:
         """CPU seconds that a job may take; 0 if nothing like it was measured."""
-        taken = self._recorded.get(_named(script, wildcards), {})
-        for scale in self._telling(wildcards):
+        scales = telling(self.config, script, wildcards)
+        taken = self.jobs.get((script, name_of(script, wildcards)), {})
+        now = work(self.config, script, wildcards)[0]
+        for scale in scales:
             if scale in taken:
                 kind = script, key_of(self.config, wildcards), scale
-                return self._scaled(script, wildcards, scale) * self._shares.get(kind, 1.0)
-        return self.kinds.expected(script, wildcards)
+                share = 1.0 if scale == self.config.scale else self._shares.get(kind, 1.0)
+                return _longer(taken[scale], now) * share
+        for scale in scales:
+            key = key_of(self.config.at(scale), wildcards)
+            for row in self.rows:
+                if row[:3] == (script, key, scale):
+                    longer = now / row.mean_work
+                    return IMPORTS_SECONDS + max(0.0, row.mean_seconds - IMPORTS_SECONDS) * longer
+        return 0.0
 
     def __call__(self, jobs: Iterable[Any]) -> str:
         """CPU time that jobs of Snakemake may take, as words; empty if none of them was measured.
@@ -113,5 +100,6 @@ class Forecast:
         return f"about {amount}, as jobs measured before tell"
 
 
-def _named(script: str, wildcards: Mapping[str, str]) -> Job:
-    return script, frozenset(wildcards.items())
+def _longer(job: Taken, amount: float) -> float:
+    """CPU seconds of a job with this amount of work instead of its own."""
+    return IMPORTS_SECONDS + max(0.0, job.cpu_seconds - IMPORTS_SECONDS) * amount / job.work

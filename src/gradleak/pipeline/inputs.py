@@ -10,7 +10,7 @@ from gradleak.data.arrays import is_by_hand
 from gradleak.data.catalogue import Source, pairs, pairs_pattern
 from gradleak.pipeline import shared_cache
 from gradleak.pipeline.paths import Paths
-from gradleak.pipeline.resources import LARGE, parameters
+from gradleak.pipeline.work import LARGE, parameters
 from gradleak.runtime.provenance import code_hash
 from gradleak.settings import registry
 

@@ -33,18 +33,17 @@ from gradleak.settings.fields import SCALES
 # Code of a run, of which new files count although git does not know them.
 SOURCES = ("Snakefile", "benchmarks", "papers", "src", "workflow")
 FOLDER = Path("results/provenance")
-# Rules whose jobs in a record tell how long others take, with their script and wildcards.
-_CELL = ("experiment", "model", "defence", "attack")
-_TRAINED = "train", ("training", "model")
-RECORDED = {
-    "attack": ("attack", _CELL),
-    "score": ("score", _CELL),
-    "security": ("security", _CELL[:2]),
-    "rank_analysis": ("rank_analysis", _CELL[:2]),
-    **dict.fromkeys(
-        ("train", "train_locked", "train_federated", "train_federated_locked"), _TRAINED
-    ),
+# Scripts whose jobs are read from records too, with the wildcards that name them, in the order of
+# paths; and other rules that run one of them.
+NAMES = {
+    "attack": ("experiment", "model", "defence", "attack"),
+    "score": ("experiment", "model", "defence", "attack"),
+    "security": ("experiment", "model"),
+    "rank_analysis": ("experiment", "model"),
+    "train": ("training", "model"),
 }
+TRAINING = ("train_locked", "train_federated", "train_federated_locked")
+SCRIPTS = {script: script for script in NAMES} | dict.fromkeys(TRAINING, "train")
 TIMESTAMP = ".snakemake_timestamp"  # Snakemake puts it into an output folder once the job is done
 
 
@@ -165,7 +164,7 @@ def jobs(folder: Path) -> list[dict[str, Any]]:
 
 
 def recorded(folder: Path) -> list[dict[str, Any]]:
-    """Jobs of `RECORDED` rules that records below `folder` list, with what they took.
+    """Jobs of the scripts in `NAMES` that records below `folder` list, with what they took.
 
     Sidecars stay where jobs ran; a record goes on from machine to machine. `ArtifactError` if
     there are none, or for a row that is not of a record.
@@ -175,29 +174,29 @@ def recorded(folder: Path) -> list[dict[str, Any]]:
         with listed.open(encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file)
             try:
-                jobs = [_recorded_job(row) for row in rows if row["rule"] in RECORDED]
+                entries = [_recorded_job(row) for row in rows if row["rule"] in SCRIPTS]
             except (KeyError, TypeError, ValueError):
                 raise ArtifactError(
                     f"{listed}, line {rows.line_num}: expected an artifact, rule, gpu, peak_mib, "
                     "cpu_seconds; take the file from a record (docs/claims.md)."
                 ) from None
-        for job in jobs:
+        for job in entries:
             found[job["script"], job["scale"], job["gpu"], *job["wildcards"].values()] = job
     if not found:
         raise ArtifactError(
-            f"{folder} has no artifacts.csv with attacks or trainings; give a record's folder, "
-            "such as docs/results/mkor/parts."
+            f"{folder} has no artifacts.csv with attacks, scores or trainings; give a record's "
+            "folder, such as docs/results/mkor/parts."
         )
     return list(found.values())
 
 
 def _recorded_job(row: Mapping[str, str]) -> dict[str, Any]:
     """Job of a row; `KeyError`, `TypeError` or `ValueError` for one that is not of a record."""
-    script, names = RECORDED[row["rule"]]
+    script = SCRIPTS[row["rule"]]
     _, _, case, *folders, file = Path(row["artifact"]).parts
     # A training has further files, such as its curve: {model}.curve.csv.
     values = (*folders, file.partition(".")[0])
-    wildcards = dict(zip(names, values, strict=True))
+    wildcards = dict(zip(NAMES[script], values, strict=True))
     took = {name: float(row[name]) for name in ("peak_mib", "cpu_seconds")}
     scale = case.rpartition("-")[2]
     if scale not in SCALES or not all(0 < amount < math.inf for amount in took.values()):
