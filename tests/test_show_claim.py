@@ -40,6 +40,23 @@ def test_a_cell_has_its_place_numbers_query_tolerance_and_commands(capsys):
     assert f"  snakemake --config {settings} -- results/tables/copa_table2.csv  #" in text
 
 
+@pytest.mark.parametrize(
+    ("name", "part", "kind"),
+    [
+        ("rgap.table2.lenet.conv1", "rgap_draws", "rank"),
+        ("fedkl.table6.grnn_resnet20_mnist.ssim_without", "fedkl_resnet20_mnist", "scores"),
+    ],
+)
+def test_a_claim_of_a_larger_scale_names_the_parts_that_it_rests_on(name, part, kind, capsys):
+    text, row = shown(name, capsys), RECORD.rows[name]
+    case = f"{row['images']}-{row['scale']}"
+    folder = f"docs/results/{row['paper']}/parts/{part}"
+    assert f"\n  {folder}/evidence.zip: results/{kind}/{case}/{part}/\n" in text
+    settings = f"images={row['images']} scale={row['scale']}"
+    command = f"snakemake --config {settings} -- results/parts/{part}"
+    assert f"  {command}  # makes the part of the record\n" in text
+
+
 def test_a_sentence_has_its_parts_and_a_claim_of_ours_its_test(capsys):
     text = shown(SENTENCE, capsys)
     parts = [row for row in RECORD.rows.values() if row["part_of"] == SENTENCE]

@@ -130,10 +130,11 @@ def lines(record: Record, name: str) -> Iterator[str]:
     if parts:
         yield "\nparts"
         yield from (f"  {p['id']}: {p['verdict']}\n    {p['statement']}" for p in parts)
+    files = list(_files(row, own, record.scale(str(row["paper"]))))
     yield "\nfiles"
-    yield from (f"  {path}" for path in _files(row, own, record.scale(str(row["paper"]))))
+    yield from (f"  {path}" for path in files)
     yield "\nin a checkout"
-    yield from (f"  {command}  # {what}" for command, what in _commands(row, claim))
+    yield from (f"  {command}  # {what}" for command, what in _commands(row, claim, files))
 
 
 def _labelled(found: Mapping[str, object]) -> Iterator[str]:
@@ -198,26 +199,32 @@ def _asked(claims: Claims, claim: Claim) -> Iterator[str]:
         yield from (f"  {line}" for line in text.splitlines())
 
 
-def _tables(content: object) -> Iterator[str]:
-    """Tables that a query names."""
+def _values(content: object, key: str) -> Iterator[str]:
+    """Values of a key anywhere in a query, such as the tables that it names."""
     if isinstance(content, Mapping):
-        yield from (str(value) for key, value in content.items() if key == "table")
+        found = content.get(key, [])
+        yield from map(str, found if isinstance(found, list) else [found])
         content = list(content.values())
     if isinstance(content, list):
         for part in content:
-            yield from _tables(part)
+            yield from _values(part, key)
 
 
 def _files(row: Row, claims: Sequence[Claim], whole: str) -> Iterator[str]:
     """Files of the repository that a verdict rests on; `whole` is the scale of the whole record."""
     folder, case = f"docs/results/{row['paper']}", f"{row['images']}-{row['scale']}"
     larger = row["scale"] != whole
-    tables = {name for claim in claims for name in _tables(claim.query.model_dump(mode="json"))}
+    queries = [claim.query.model_dump(mode="json", exclude_none=True) for claim in claims]
+    tables, results = ({*_values(queries, key)} for key in ("table", "result"))
     yield f"papers/{row['paper']}/claims.yaml"
     yield str(row["file"])
     for name in filter(None, str(row["evidence"]).split(", ")):
         if "." in name:
             yield f"src/{name.replace('.', '/')}.py"
+        elif name in LAYERED and larger:
+            for result in sorted(results):
+                part = f"{folder}/{recorded.PARTS}/{result}"
+                yield f"{part}/{recorded.EVIDENCE}: results/{name}/{case}/{result}/"
         elif name in LAYERED:
             yield f"{folder}/{recorded.EVIDENCE}: results/{name}/{case}/"
         elif name in tables:
@@ -227,7 +234,7 @@ def _files(row: Row, claims: Sequence[Claim], whole: str) -> Iterator[str]:
             yield f"{part}/{recorded.EVIDENCE}: results/scores/{case}/{name}/"
 
 
-def _commands(row: Row, claim: Claim | None) -> Iterator[tuple[str, str]]:
+def _commands(row: Row, claim: Claim | None, files: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Commands that judge a claim again and that make it from scratch, and what they do."""
     alone = _without_run(row)
     yield (
@@ -239,6 +246,11 @@ def _commands(row: Row, claim: Claim | None) -> Iterator[tuple[str, str]]:
     target, what = f"results/record/{row['paper']}", "everything that the paper's claims rest on"
     if claim is not None and claim.cell is not None:
         target, what = f"results/tables/{claim.cell.table}.csv", "the table with its verdicts"
+    before, after = f"/{recorded.PARTS}/", f"/{recorded.EVIDENCE}: "
+    parts = {file.partition(before)[2].partition(after)[0] for file in files if before in file}
+    if parts:
+        target = " ".join(f"results/parts/{part}" for part in sorted(parts))
+        what = f"the part{'s' * (len(parts) > 1)} of the record"
     settings = f"images={row['images']} scale={row['scale']}"
     yield f"snakemake --config {settings} -- {target}", f"makes {what}"
 
