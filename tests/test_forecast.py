@@ -109,7 +109,7 @@ def test_night_tells_of_other_scales_where_nothing_ends_early(method, known, sca
 def test_a_job_requests_at_least_what_it_is_told_to_take():
     of = some_attack()
     rows = [Measured("attack", key_of(config(), of), "laptop", 9, 500.0, 60.0, 30.0, 1e30)]
-    needs = Resources(config(), rows, [taken(3000, of, "laptop")])
+    needs = Resources(forecast(rows=rows, jobs=[taken(3000, of, "laptop")]))
     assert needs.minutes("attack", of) == pytest.approx(50 * resources.PATIENCE, rel=0.01)
 
 
@@ -158,7 +158,7 @@ def test_a_later_run_of_a_job_replaces_an_earlier_one_and_smoke_tells_nothing(tm
     others = [{**job, "scale": "smoke"}, {**job, "wildcards": gone}, {**job, "script": "score"}]
     assert measured.update_jobs(table, config(), [job, *others]) == 1
     assert measured.update_jobs(table, config(), [{**job, "cpu_seconds": 20.0}]) == 1
-    assert [row.cpu_seconds for row in measured.read_jobs.__wrapped__(table)] == [20.0]
+    assert [row.cpu_seconds for row in measured.read_jobs(table)] == [20.0]
 
 
 def test_a_bad_table_of_jobs_is_named_with_its_line(tmp_path):
@@ -172,8 +172,8 @@ def test_a_bad_table_of_jobs_is_named_with_its_line(tmp_path):
 
 def test_the_table_has_all_jobs_of_the_record():
     """Else run `python -m gradleak.pipeline.resources --record docs/results`."""
-    known = {row[:3]: row.cpu_seconds for row in measured.read_jobs()}
+    known = {row[:3] for row in measured.read_jobs()}
     for job in job_records.recorded(ROOT / "docs/results"):
         named = job["script"], name_of(job["script"], job["wildcards"]), job["scale"]
         if job["script"] in measured.SINGLE and not job["gpu"] and named[2] != measured.UNTOLD:
-            assert known.get(named) == job["cpu_seconds"], named
+            assert named in known

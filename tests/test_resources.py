@@ -16,6 +16,7 @@ from gradleak.errors import ArtifactError
 from gradleak.operators import limits
 from gradleak.operators.shape import ConvShape
 from gradleak.pipeline import measured, resources
+from gradleak.pipeline.forecast import Forecast
 from gradleak.pipeline.measured import Measured
 from gradleak.pipeline.resources import Resources
 from gradleak.pipeline.work import key_of
@@ -32,7 +33,9 @@ def shape(side, channels=3, filters=12, kernel=(4, 4), stride=(2, 2)):
 
 def test_memory_and_time_double_with_each_attempt_and_short_jobs_get_minutes():
     rows = [Measured("gradient", "", "laptop", 3, 1000.0, 600.0, 500.0, 1.0)]
-    needs = Resources(config(), [*rows, Measured("figure", "", "laptop", 1, 150.0, 2.0, 2.0, 1.0)])
+    needs = Resources(
+        Forecast(config(), [*rows, Measured("figure", "", "laptop", 1, 150.0, 2.0, 2.0, 1.0)], ())
+    )
     assert needs.memory("gradient", {}) == 1800
     assert [needs.memory("gradient", {}, n) for n in (1, 2, 3)] == [1800, 3600, 7200]
     assert [needs.minutes("gradient", {}, n) for n in (1, 2, 3)] == [30, 60, 120]
@@ -44,9 +47,9 @@ def test_jobs_of_one_kind_are_told_from_others_of_the_script():
     key = key_of(config(), wildcards)
     kinds = (key, 500.0, 60.0, 9.0, 1.0), ("other large", 9000.0, 6000.0, 9.0, 1.0)
     rows = [Measured("attack", kind, "laptop", 1, *took) for kind, *took in kinds]
-    assert Resources(config(), rows, ()).memory("attack", wildcards) == 1200
+    assert Resources(Forecast(config(), rows, ())).memory("attack", wildcards) == 1200
     # A kind that no run had yet gets the most that any job of the script took.
-    assert Resources(config(), rows[1:], ()).memory("attack", wildcards) > 9000
+    assert Resources(Forecast(config(), rows[1:], ())).memory("attack", wildcards) > 9000
 
 
 def test_a_scale_that_was_not_measured_is_reckoned_from_a_smaller_one():
@@ -57,16 +60,16 @@ def test_a_scale_that_was_not_measured_is_reckoned_from_a_smaller_one():
     before, _ = amount_of(at["laptop"], "attack", wildcards)
     rows = [Measured("attack", key, "laptop", 1, 500.0, 600.0, 600.0, float(before))]
     assert time > before
-    laptop, paper = (Resources(at[scale], rows, ()) for scale in ("laptop", "paper"))
+    laptop, paper = (Resources(Forecast(at[scale], rows, ())) for scale in ("laptop", "paper"))
     ratio = paper.minutes("attack", wildcards) / laptop.minutes("attack", wildcards)
     assert ratio == pytest.approx(min(time / before, resources.MOST_MINUTES / 30), rel=0.02)
     # A score takes none of the attack's steps, and another kind's figures are not multiplied.
     assert amount_of(at["paper"], "score", wildcards)[0] < time
     foreign = [Measured("attack", "other", "laptop", 1, 500.0, 600.0, 600.0, 1.0)]
-    assert Resources(at["paper"], foreign, ()).minutes("attack", wildcards) == 30
+    assert Resources(Forecast(at["paper"], foreign, ())).minutes("attack", wildcards) == 30
     # What is measured at the scale itself counts, whatever smaller scales say.
     rows.append(Measured("attack", key, "paper", 1, 700.0, 900.0, 900.0, float(time)))
-    assert Resources(at["paper"], rows, ()).minutes("attack", wildcards) == 45
+    assert Resources(Forecast(at["paper"], rows, ())).minutes("attack", wildcards) == 45
 
 
 def test_jobs_take_as_long_as_their_work_and_not_as_searches_that_ended_early():
@@ -76,11 +79,9 @@ def test_jobs_take_as_long_as_their_work_and_not_as_searches_that_ended_early():
     done = float(amount_of(at["laptop"], "attack", wildcards)[0])
     rows = [Measured("attack", key, "laptop", 9, 500.0, 900.0, 101.5, done / 2)]
     rows.append(Measured("attack", key, "night", 9, 500.0, 900.0, 1.6, done))
-    assert Resources(at["laptop"], rows, ()).forecast.seconds("attack", wildcards) == pytest.approx(
-        201.5
-    )
+    assert Forecast(at["laptop"], rows, ()).seconds("attack", wildcards) == pytest.approx(201.5)
     more = amount_of(at["paper"], "attack", wildcards)[0] / done
-    expected = Resources(at["paper"], rows, ()).forecast.seconds("attack", wildcards)
+    expected = Forecast(at["paper"], rows, ()).seconds("attack", wildcards)
     assert more > 2 and expected == pytest.approx(1.5 + 200.0 * more)
 
 
@@ -89,7 +90,7 @@ def test_a_job_larger_than_those_measured_requests_what_it_is_expected_to_take()
     key = key_of(config(), wildcards)
     done = float(amount_of(config(), "attack", wildcards)[0])
     rows = [Measured("attack", key, "laptop", 9, 500.0, 600.0, 600.0, done / 10)]
-    minutes = Resources(config(), rows, ()).minutes("attack", wildcards)
+    minutes = Resources(Forecast(config(), rows, ())).minutes("attack", wildcards)
     assert minutes == pytest.approx(resources.PATIENCE * 100, rel=0.01)
 
 
@@ -111,9 +112,9 @@ def test_linear_systems_request_what_their_sizes_say(monkeypatch):
     assert limits.solving_bytes(replace(shape(224), stride=(5, 5))) == 0
     wildcards = some_attack("rgap")
     rows = [Measured("attack", "rgap small", "laptop", 1, 100.0, 1.0, 1.0, 1.0)]
-    plain = Resources(config(), rows, ()).memory("attack", wildcards)
+    plain = Resources(Forecast(config(), rows, ())).memory("attack", wildcards)
     monkeypatch.setattr(limits, "solving_bytes", lambda _: large)
-    asked = Resources(config(), rows, ()).memory("attack", wildcards)
+    asked = Resources(Forecast(config(), rows, ())).memory("attack", wildcards)
     assert asked >= resources.MARGIN * large / 2**20 > plain
 
 

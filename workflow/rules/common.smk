@@ -5,7 +5,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 from gradleak.config import loader as gradleak_config
-from gradleak.pipeline import cleanup, resources, shared_cache
+from gradleak.pipeline import cleanup, forecast, resources, shared_cache
 from gradleak.settings import registry
 from gradleak.errors import GradleakError
 from gradleak.pipeline.inputs import METHODS, Inputs
@@ -64,7 +64,7 @@ CASE = {"images": CONFIG.images, "scale": CONFIG.scale}
 # Of audits, which take minutes: night is for the papers.
 AUDITED_AT = "laptop" if CONFIG.scale == "night" else CONFIG.scale
 # Memory and minutes of a script's jobs, by what measured ones took.
-needs = resources.Resources(CONFIG)
+needs = resources.Resources(forecast.Forecast(CONFIG))
 
 if OUTPUT is not None:
     OUTPUT.data_root = str(CONFIG.data.root)

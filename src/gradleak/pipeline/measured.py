@@ -1,4 +1,4 @@
-"""What jobs took: `workflow/resources.csv` by kind, and `workflow/jobs.csv` one by one.
+"""Costs of jobs: by kind in `workflow/resources.csv`, and one by one in `workflow/jobs.csv`.
 
 Both are written by ``python -m gradleak.pipeline.resources``, from the sidecars of a run or from a
 record's lists of files.
@@ -6,6 +6,7 @@ record's lists of files.
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -96,19 +97,24 @@ def name_of(script: str, wildcards: Mapping[str, str]) -> str:
     return "/".join(wildcards[name] for name in NAMES[script]) if script in SINGLE else ""
 
 
+def _counted(
+    config: Config, jobs: Iterable[Mapping[str, Any]]
+) -> Iterator[tuple[Mapping[str, Any], str, int]]:
+    """Jobs that ran on a CPU and whose ids config.yaml has, with their kind and work."""
+    for job in jobs:
+        at = config.at(job["scale"])
+        with suppress(KeyError):  # id removed from config.yaml
+            kind = key_of(at, job["wildcards"])
+            amount = work(at, job["script"], job["wildcards"])[0]
+            if not job.get("gpu"):
+                yield job, kind, amount
+
+
 def measured(config: Config, jobs: Iterable[Mapping[str, Any]]) -> list[Measured]:
     """Maximum cost of each kind of job that ran on a CPU, from sidecars or what a record lists."""
     taken: dict[tuple[str, str, str], list[tuple[float, float, float]]] = {}
-    for job in jobs:
-        if job.get("gpu"):
-            continue
-        at = config.at(job["scale"])
-        try:
-            key = key_of(at, job["wildcards"])
-        except KeyError:
-            continue  # id removed from config.yaml
-        amount = float(work(at, job["script"], job["wildcards"])[0])
-        took = job["peak_mib"], job["cpu_seconds"], amount
+    for job, key, amount in _counted(config, jobs):
+        took = job["peak_mib"], job["cpu_seconds"], float(amount)
         taken.setdefault((job["script"], key, job["scale"]), []).append(took)
     found = []
     for kind, costs in taken.items():
@@ -138,24 +144,26 @@ def update(
     # Whole numbers in full.
     told = [row._asdict() | {"mean_work": int(row.mean_work)} for row in ordered]
     write_rows(table, Measured._fields, told)
+    read.cache_clear()
     return len(new)
 
 
 def update_jobs(table: Path, config: Config, jobs: Iterable[Mapping[str, Any]]) -> int:
     """Merge what single jobs took on a CPU into a table; return how many come from `jobs`."""
     rows = {row[:3]: row for row in (read_jobs(table) if table.exists() else ())}
-    count = 0
-    for job in jobs:
-        script, scale, wildcards = job["script"], job["scale"], job["wildcards"]
-        if job.get("gpu") or script not in SINGLE or scale == UNTOLD:
-            continue
-        try:
-            amount = work(config.at(scale), script, wildcards)[0]
-        except KeyError:
-            continue  # id removed from config.yaml
-        row = Taken(script, name_of(script, wildcards), scale, job["cpu_seconds"], amount)
-        rows[row[:3]] = row
-        count += 1
+    new = [
+        Taken(
+            job["script"],
+            name_of(job["script"], job["wildcards"]),
+            job["scale"],
+            job["cpu_seconds"],
+            amount,
+        )
+        for job, _, amount in _counted(config, jobs)
+        if job["script"] in SINGLE and job["scale"] != UNTOLD
+    ]
+    rows |= {row[:3]: row for row in new}
     ordered = sorted(rows.values(), key=lambda r: (r.script, r.of, SCALES.index(r.scale)))
     write_rows(table, Taken._fields, [row._asdict() for row in ordered])
-    return count
+    read_jobs.cache_clear()
+    return len(new)

@@ -23,7 +23,7 @@ from gradleak.config.schema import Config
 from gradleak.errors import GradleakError
 from gradleak.operators import limits
 from gradleak.pipeline.forecast import IMPORTS_SECONDS, Forecast
-from gradleak.pipeline.measured import JOBS, TABLE, Measured, Taken, read, update, update_jobs
+from gradleak.pipeline.measured import JOBS, TABLE, update, update_jobs
 from gradleak.pipeline.work import LARGE, key_of, parameters, telling, work
 from gradleak.runtime import job_records
 from gradleak.settings.fields import SCALES
@@ -59,27 +59,10 @@ def solving_mib(config: Config, wildcards: Mapping[str, str]) -> float:
 
 
 class Resources:
-    """Memory and minutes of jobs.
+    """Memory and minutes of jobs, by measured kinds of them and by what each may take."""
 
-    Parameters
-    ----------
-    config
-        Amounts of this run.
-    rows
-        Measured kinds of jobs, by default those of `workflow/resources.csv`.
-    jobs
-        Measured jobs, by default those of `workflow/jobs.csv`.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        rows: Iterable[Measured] | None = None,
-        jobs: Iterable[Taken] | None = None,
-    ) -> None:
-        self.config = config
-        self.rows = list(read() if rows is None else rows)
-        self.forecast = Forecast(config, self.rows, jobs)
+    def __init__(self, forecast: Forecast) -> None:
+        self.config, self.rows, self.forecast = forecast.config, forecast.rows, forecast
         self.known: dict[Any, tuple[float, float]] = {}
 
     def _most(self, script: str, key: str | None, scale: str) -> tuple[float, float] | None:
@@ -145,7 +128,7 @@ def doubling(mib: int, minutes: int) -> dict[str, Amount]:
 
 def checked(config: Config, jobs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Memory that jobs took beside what they request, in MiB: the least to spare first."""
-    rows, needs = [], {scale: Resources(config.at(scale)) for scale in SCALES}
+    rows, needs = [], {scale: Resources(Forecast(config.at(scale))) for scale in SCALES}
     for job in jobs:
         script, at = job["script"], needs[job["scale"]]
         with suppress(KeyError):  # id removed from config.yaml

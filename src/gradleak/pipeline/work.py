@@ -9,6 +9,7 @@ from gradleak.settings.fields import SCALES
 
 # Networks with more parameters: R-GAP's ResNets and VGG-16 in part; VGG-16 with all its nodes.
 MEDIUM, LARGE = 1_000_000, 30_000_000
+AT_LENGTH = ("smoke", "laptop", "paper")  # scales at which no search ends early
 # Amounts of an entry of `attacks` that lengthen a job.
 STEPS = ("starts", "iterations", "generations")
 
@@ -89,7 +90,6 @@ def telling(config: Config, script: str, wildcards: Mapping[str, str]) -> list[s
     """
     at = SCALES.index(config.scale)
     found: list[str] = [config.scale, *reversed(SCALES[:at]), *SCALES[at + 1 :]]
-    ends_early = script == "attack" and "attack" in wildcards
-    if ends_early and config.attacks[wildcards["attack"]].searches:
-        return [scale for scale in found if scale in (config.scale, "smoke", "laptop", "paper")]
+    if script == "attack" and config.attacks[wildcards["attack"]].searches:
+        return [scale for scale in found if scale in (config.scale, *AT_LENGTH)]
     return found
