@@ -125,6 +125,11 @@ def test_jobs_of_ids_that_are_gone_tell_nothing():
     assert told.seconds("attack", other) > 20
 
 
+def test_parts_of_a_record_are_told_by_the_jobs_behind_them(tree, snakemake):
+    parts = (f"results/parts/{name}" for name in ("fedkl_central_mnist", "rgap_draws"))
+    assert " core " in snakemake(tree, "-n", "--", *parts).stdout
+
+
 ANALYSIS = {"experiment": "rgap_draws", "model": "rgap_lenets"}
 PATHS = [
     ("attack", "reconstructions/real-laptop/{experiment}/{model}/{defence}/{attack}.safetensors"),

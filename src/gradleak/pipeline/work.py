@@ -73,7 +73,8 @@ def work(config: Config, script: str, wildcards: Mapping[str, str]) -> tuple[int
         time *= _product(config.attacks[wildcards["attack"]], *STEPS)
     if "training" in wildcards:
         time *= _product(config.trainings[wildcards["training"]], "train", "epochs")
-        time *= config.drawn(wildcards["model"], wildcards["training"])
+        if "model" in wildcards:
+            time *= config.drawn(wildcards["model"], wildcards["training"])
     if "generator" in wildcards:
         time *= _product(config.generators[wildcards["generator"]], "images", "epochs")
     if "model" in wildcards:
