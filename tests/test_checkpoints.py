@@ -10,6 +10,7 @@ from conftest import refused
 from gradleak.errors import ArtifactError, NumericsError
 from gradleak.models.chain import Chain, LinearSpec
 from gradleak.models.initial import draw_key
+from gradleak.runtime import job_records
 from gradleak.runtime.artifacts import read_tensors
 
 SOME = {"answering": 0.7, "share": 0.7}
@@ -46,6 +47,19 @@ def test_an_interrupted_run_ends_alike(path, begin, stop):
 
 
 @EACH
+def test_what_an_interrupted_run_spent_counts(path, begin, monkeypatch):
+    earlier = {"seconds": 0.0, "cpu_seconds": 0.0}
+    monkeypatch.setattr(job_records, "_earlier", earlier)
+    interrupted(begin(), path, 3)
+    spent = read_tensors(path)[1]["spent"]
+    assert earlier["cpu_seconds"] == 0.0 < spent["cpu_seconds"]
+    begin().run(path)
+    assert earlier == spent
+    # What was done after the last checkpoint is done again.
+    assert read_tensors(path)[1]["spent"]["cpu_seconds"] >= 2 * spent["cpu_seconds"]
+
+
+@EACH
 def test_another_seed_ends_otherwise(begin):
     assert not t.same(begin().run(), begin(seed=1).run())
 
@@ -55,13 +69,15 @@ def test_another_seed_ends_otherwise(begin):
     ["t.trainer(epochs=8)", "t.federation(t.LOCKED, recipe={'epochs': 8}, answering=0.7)"],
 )
 def test_a_killed_run_goes_on_at_its_checkpoint(path, tmp_path, run):
-    """SIGKILL in the middle: nothing half-written, and the end is the same in every byte."""
+    """SIGKILL in the middle: nothing half-written, and the same end, but for the time it took."""
     t.killed(run, path)
     assert 2 <= read_tensors(path)[1]["done"] < 8
     other = tmp_path / "other.safetensors"
     for place in (path, other):
         eval(run, {"t": t}).run(place)
-    assert path.read_bytes() == other.read_bytes()
+    (arrays, told), (expected, wanted) = map(read_tensors, (path, other))
+    assert t.same(arrays, expected)
+    assert {**told, "spent": None} == {**wanted, "spent": None}
 
 
 def test_diverged_training_names_the_epoch_and_keeps_the_last_checkpoint(path):

@@ -15,6 +15,7 @@ from gradleak.attacks.optimization.gauss_newton import GaussNewton
 from gradleak.attacks.optimization.grnn import Grnn
 from gradleak.attacks.optimization.inverting import InvertingGradients
 from gradleak.errors import NumericsError
+from gradleak.runtime import job_records
 from gradleak.runtime.progress import Progress
 
 SMALL = chain(conv(4, 3, activation="sigmoid"), classes=2, name="small")
@@ -144,6 +145,23 @@ def test_all_fields_come_back(tmp_path):
     same(found, outcomes()[0])
     np.testing.assert_array_equal(found.fc_input, np.arange(4.0))
     assert found.counts == (3, 4) and str(error) == "no image"
+
+
+def test_what_cut_off_jobs_spent_counts(tmp_path, monkeypatch):
+    own = Finished(tmp_path, lambda: "this")
+    for part, seconds in (("first", 50.0), ("second", 90.0)):
+        told = {"seconds": seconds, "cpu_seconds": 2 * seconds}
+        monkeypatch.setattr(job_records, "spent", lambda told=told: told)
+        own.keep(part, outcomes())
+    monkeypatch.undo()
+    monkeypatch.setattr(job_records, "_earlier", {"seconds": 0.0, "cpu_seconds": 0.0})
+    Finished(tmp_path, lambda: "that").of("first")
+    before = job_records.spent()
+    for part in ("second", "first", "second"):
+        Finished(tmp_path, lambda: "this").of(part)
+    after = job_records.measured()
+    assert 90.0 <= after["seconds"] - before["seconds"] < 120.0
+    assert 180.0 <= after["cpu_seconds"] - before["cpu_seconds"] < 240.0
 
 
 def test_parts_of_another_search_and_damaged_ones_count_as_absent(tmp_path):

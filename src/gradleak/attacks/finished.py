@@ -15,6 +15,7 @@ import numpy as np
 
 from gradleak.attacks.base import Arrays, Outcome, Reconstruction
 from gradleak.errors import ArtifactError, NumericsError
+from gradleak.runtime import job_records
 from gradleak.runtime.artifacts import read_tensors, write_tensors
 
 LOG = logging.getLogger("gradleak")
@@ -83,14 +84,18 @@ class Finished:
         try:
             arrays, metadata = read_tensors(path)
             known = metadata["identity"] == self._own() and metadata["key"] == key
-            return (arrays, metadata) if known and float(metadata["seconds"]) >= 0.0 else None
+            if not known or float(metadata["seconds"]) < 0.0:
+                return None
+            job_records.go_on_after(metadata["spent"])
         except (ArtifactError, KeyError, TypeError, ValueError):
             return None
+        return arrays, metadata
 
     def _write(self, key: str, arrays: Arrays, more: Mapping[str, Any], end: str = "") -> None:
         seconds = self._before + time.perf_counter() - self._since
         self._folder.mkdir(parents=True, exist_ok=True)
-        record = {"identity": self._own(), "key": key, "seconds": seconds, **more}
+        spent = job_records.spent()
+        record = {"identity": self._own(), "key": key, "seconds": seconds, "spent": spent, **more}
         write_tensors(self._path(key, end), arrays, record)
 
 

@@ -44,6 +44,7 @@ NAMES = {
 }
 TRAINING = ("train_locked", "train_federated", "train_federated_locked")
 SCRIPTS = {script: script for script in NAMES} | dict.fromkeys(TRAINING, "train")
+_earlier = {"seconds": 0.0, "cpu_seconds": 0.0}  # of processes that were cut off
 TIMESTAMP = ".snakemake_timestamp"  # Snakemake puts it into an output folder once the job is done
 
 
@@ -110,12 +111,26 @@ def age() -> float:
         return max(0.0, time.time() - psutil.Process().create_time())
 
 
+def spent() -> dict[str, float]:
+    """Wall and CPU seconds of this job so far, imports and child processes included.
+
+    Those of earlier processes count whose checkpoint it goes on from.
+    """
+    own = {"seconds": age(), "cpu_seconds": sum(os.times()[:4])}
+    return {name: round(own[name] + _earlier[name], 3) for name in own}
+
+
+def go_on_after(before: Mapping[str, float]) -> None:
+    """Count what a checkpoint says was `spent` until then; of several checkpoints, the most."""
+    for name, seconds in _earlier.items():
+        _earlier[name] = max(seconds, float(before.get(name, 0.0)))
+
+
 def measured() -> dict[str, float | int]:
-    """Resources used by this process since its start, imports and child processes included."""
+    """Resources used by this job, see `spent`; memory and threads are those of this process."""
     torch = sys.modules.get("torch")
     return {
-        "seconds": round(age(), 3),
-        "cpu_seconds": round(sum(os.times()[:4]), 3),
+        **spent(),
         "peak_mib": round(peak_mib(), 1),
         "torch_threads": torch.get_num_threads() if torch else 0,
     }

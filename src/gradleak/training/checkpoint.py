@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from gradleak.errors import ArtifactError, GradleakError
+from gradleak.runtime import job_records
 from gradleak.runtime.artifacts import read_tensors, write_tensors
 
 LOG = logging.getLogger("gradleak")
@@ -94,6 +95,7 @@ def load(path: Path | None, identity: Identity, begun: Found, who: str, unit: st
             groups[group][name] = value
         found = begun.unpack(groups, metadata)
         theirs = {part: dict(metadata["identity"][part]) for part in WORDS}
+        job_records.go_on_after(metadata.get("spent", {}))
     except (ArtifactError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise ArtifactError(
             f"The checkpoint {path} is damaged ({error}); delete it, and training starts anew."
@@ -133,7 +135,8 @@ def epochs(
             arrays = {
                 f"{g}/{name}": v for g, own in state.groups().items() for name, v in own.items()
             }
-            write_tensors(path, arrays, {"identity": vars(identity), **state.record()})
+            told = {"identity": vars(identity), "spent": job_records.spent()}
+            write_tensors(path, arrays, told | state.record())
 
 
 @contextmanager
