@@ -2,8 +2,10 @@
 
 import re
 import zipfile
+from dataclasses import replace
 from typing import get_args
 
+import pandas as pd
 import pytest
 
 from conftest import ROOT
@@ -57,6 +59,31 @@ def test_a_claim_of_a_larger_scale_names_the_parts_that_it_rests_on(name, part, 
     assert f"  {command}  # makes the part of the record\n" in text
 
 
+TRAININGS = ("fedkl_central_mnist", "fedkl_federated_mnist")
+
+
+@pytest.mark.parametrize(
+    ("name", "trainings"),
+    [
+        ("fedkl.table1.fedkl.lenet_mnist", TRAININGS[1:]),
+        ("fedkl.best.overall.lenet_mnist.with", TRAININGS),
+    ],
+)
+def test_a_claim_about_trainings_names_the_parts_whose_tables_have_it(name, trainings, tmp_path):
+    whole = pd.read_csv(ROOT / "docs/results/fedkl/fedkl_accuracy.csv")
+    places = [tmp_path / "fedkl/parts" / one / "fedkl_accuracy.csv" for one in TRAININGS]
+    for one, place in zip(TRAININGS, places, strict=True):
+        place.parent.mkdir(parents=True)
+        whole[whole.training == one].to_csv(place, index=False)
+    rows = {**RECORD.rows, name: {**RECORD.rows[name], "scale": "night"}}
+    text = "\n".join(show.lines(replace(RECORD, rows=rows, tables=tuple(places)), name))
+    for one in TRAININGS:
+        file = f"\n  docs/results/fedkl/parts/{one}/fedkl_accuracy.csv\n"
+        assert (file in text) == (one in trainings)
+    parts = " ".join(f"results/parts/{one}" for one in trainings)
+    assert f"  snakemake --config images=real scale=night -- {parts}  # makes the part" in text
+
+
 def test_a_sentence_has_its_parts_and_a_claim_of_ours_its_test(capsys):
     text = shown(SENTENCE, capsys)
     parts = [row for row in RECORD.rows.values() if row["part_of"] == SENTENCE]
@@ -106,7 +133,7 @@ def test_every_file_that_a_claim_names_is_there():
     seen = set()
     for name, row in RECORD.rows.items():
         claims = [c for c in loaded[row["paper"]][0].claims if c.id == name or _part(c, name)]
-        for path in show._files(row, claims, RECORD.scale(row["paper"])):
+        for path in show._files(row, claims, RECORD):
             file, _, folder = path.partition(": ")
             seen.add(path)
             assert (ROOT / file).is_file(), f"{name}: {path}"

@@ -7,6 +7,7 @@ all, and with the beginning of an id those of a paper, a table or a figure.
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import accumulate
@@ -17,11 +18,12 @@ import yaml
 
 from gradleak.claims import recorded, tally
 from gradleak.claims.evaluate import PART_OF
+from gradleak.claims.evidence import Evidence
 from gradleak.claims.forms.base import PAPER
 from gradleak.claims.load import load
 from gradleak.claims.model import Claim, Claims
-from gradleak.claims.outcome import joined
-from gradleak.claims.statement import LAYERED, Rule
+from gradleak.claims.outcome import NotJudged, joined
+from gradleak.claims.statement import LAYERED, Rule, Side
 from gradleak.errors import ConfigError
 from gradleak.runtime.provenance import ROOT, TREE
 from gradleak.settings.fields import SCALES
@@ -49,6 +51,7 @@ class Record:
 
     rows: dict[str, Row]  # by id, with the name of its `file`
     claims: Path
+    tables: tuple[Path, ...] = ()  # of parts, those that claims read
 
     @staticmethod
     def read() -> "Record":
@@ -66,12 +69,21 @@ class Record:
                 rows[str(own["id"])] = own
         if not rows:
             raise ConfigError(f"{results} holds no recorded claims; install gradleak again.")
-        return Record(rows, claims)
+        tables = results.glob(f"*/{recorded.PARTS}/*/*.csv")
+        known = (path for path in sorted(tables) if path.name not in recorded.NO_TABLES)
+        return Record(rows, claims, tuple(known))
 
     def scale(self, paper: str) -> str:
         """Scale of the whole record of a paper, of which parts may be at a larger one."""
         found = {str(row["scale"]) for row in self.rows.values() if row["paper"] == paper}
         return min(found, key=SCALES.index)
+
+    def parts(self, paper: str, queries: object) -> Iterator[tuple[str, str]]:
+        """Parts of a paper's record, and their tables, with what queries select."""
+        for path in self.tables:
+            of, _, part, _ = path.parts[-4:]
+            if of == paper and any(_selected(path, side) for side in _sides(queries)):
+                yield part, path.stem
 
     def of(self, name: str) -> tuple[Claims, list[Claim], list[Row]]:
         """All claims of its paper, the claim of this id or those in parts of it, and the parts."""
@@ -130,7 +142,7 @@ def lines(record: Record, name: str) -> Iterator[str]:
     if parts:
         yield "\nparts"
         yield from (f"  {p['id']}: {p['verdict']}\n    {p['statement']}" for p in parts)
-    files = list(_files(row, own, record.scale(str(row["paper"]))))
+    files = list(_files(row, own, record))
     yield "\nfiles"
     yield from (f"  {path}" for path in files)
     yield "\nin a checkout"
@@ -210,10 +222,31 @@ def _values(content: object, key: str) -> Iterator[str]:
             yield from _values(part, key)
 
 
-def _files(row: Row, claims: Sequence[Claim], whole: str) -> Iterator[str]:
-    """Files of the repository that a verdict rests on; `whole` is the scale of the whole record."""
+def _sides(content: object) -> Iterator[Side]:
+    """Columns of tables anywhere in a query."""
+    if isinstance(content, Mapping):
+        fields = {key: content[key] for key in ("table", "column", "where") if key in content}
+        if len(fields) == 3:
+            yield Side.model_validate(fields)
+        content = list(content.values())
+    if isinstance(content, list):
+        for part in content:
+            yield from _sides(part)
+
+
+def _selected(path: Path, side: Side) -> bool:
+    """Whether a table has what a query selects."""
+    if path.stem != side.table:
+        return False
+    with suppress(NotJudged):
+        return bool(Evidence.read(tables=[path]).column(side).size)
+    return False
+
+
+def _files(row: Row, claims: Sequence[Claim], record: Record) -> Iterator[str]:
+    """Files of the repository that a verdict rests on."""
     folder, case = f"docs/results/{row['paper']}", f"{row['images']}-{row['scale']}"
-    larger = row["scale"] != whole
+    larger = row["scale"] != record.scale(str(row["paper"]))
     queries = [claim.query.model_dump(mode="json", exclude_none=True) for claim in claims]
     tables, results = ({*_values(queries, key)} for key in ("table", "result"))
     yield f"papers/{row['paper']}/claims.yaml"
@@ -227,6 +260,10 @@ def _files(row: Row, claims: Sequence[Claim], whole: str) -> Iterator[str]:
                 yield f"{part}/{recorded.EVIDENCE}: results/{name}/{case}/{result}/"
         elif name in LAYERED:
             yield f"{folder}/{recorded.EVIDENCE}: results/{name}/{case}/"
+        elif name in tables and larger:
+            for part, table in record.parts(str(row["paper"]), queries):
+                if table == name:
+                    yield f"{folder}/{recorded.PARTS}/{part}/{name}.csv"
         elif name in tables:
             yield f"{folder}/{name}.csv"
         elif name != PAPER:
@@ -246,8 +283,8 @@ def _commands(row: Row, claim: Claim | None, files: Sequence[str]) -> Iterator[t
     target, what = f"results/record/{row['paper']}", "everything that the paper's claims rest on"
     if claim is not None and claim.cell is not None:
         target, what = f"results/tables/{claim.cell.table}.csv", "the table with its verdicts"
-    before, after = f"/{recorded.PARTS}/", f"/{recorded.EVIDENCE}: "
-    parts = {file.partition(before)[2].partition(after)[0] for file in files if before in file}
+    before = f"/{recorded.PARTS}/"
+    parts = {file.partition(before)[2].partition("/")[0] for file in files if before in file}
     if parts:
         target = " ".join(f"results/parts/{part}" for part in sorted(parts))
         what = f"the part{'s' * (len(parts) > 1)} of the record"
