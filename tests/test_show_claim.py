@@ -96,6 +96,19 @@ def test_a_sentence_has_its_parts_and_a_claim_of_ours_its_test(capsys):
     assert "(ours)\n" in text
 
 
+def test_a_sentence_has_the_files_and_commands_of_its_parts_at_their_scales(capsys):
+    name = "fedkl.grnn_best"
+    parts = [row for row in RECORD.rows.values() if row["part_of"] == name]
+    scales = {row["scale"] for row in parts}
+    assert scales == {"laptop", "night"}
+    text = shown(name, capsys)
+    assert "\nof         real images, laptop and night scale\n" in text
+    assert "\n  docs/results/fedkl/claims.csv\n" in text
+    for scale, target in (("laptop", "record/fedkl"), ("night", "parts/fedkl_lenet_cifar10 ")):
+        assert f"  snakemake --config images=real scale={scale} -- results/{target}" in text
+        assert f"results/scores/real-{scale}/fedkl_" in text
+
+
 def test_words_of_a_verdict_are_explained_where_they_stand(capsys):
     text = shown("fedkl.table3.lenet.share", capsys)
     for words in (

@@ -1,7 +1,7 @@
 """Judge a recorded run again: ``python -m gradleak.claims.recorded docs/results``.
 
 The folder holds for each paper what its verdicts rest on: `evidence.zip` with scores, c(M) and
-ranks at their paths, and the tables. Judging takes seconds and needs no run. ``--write`` replaces
+ranks at their paths, and the tables. Judging takes a minute and needs no run. ``--write`` replaces
 the claims files, summary.csv and laptop.csv, after a change of claims or of how they are judged.
 
 A record may have `parts` at a larger scale, made by ``results/parts/...``, each a folder with the

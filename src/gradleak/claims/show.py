@@ -133,6 +133,7 @@ def lines(record: Record, name: str) -> Iterator[str]:
             "cell": _cell(claim),
             "part of": row[PART_OF],
             **_numbers(row, claims, claim),
+            "of": _of(row, parts),
             "reason": row["reason"],
             "why": row["explanation"],
         }
@@ -142,11 +143,26 @@ def lines(record: Record, name: str) -> Iterator[str]:
     if parts:
         yield "\nparts"
         yield from (f"  {p['id']}: {p['verdict']}\n    {p['statement']}" for p in parts)
-    files = list(_files(row, own, record))
+    yield from _made_from(row, claim, own, parts, record)
+
+
+def _made_from(
+    row: Row, claim: Claim | None, own: Sequence[Claim], parts: Sequence[Row], record: Record
+) -> Iterator[str]:
+    """Files and commands; parts of a sentence may have been judged at different scales."""
+    files: dict[str, list[str]] = {}
+    for one in parts or [row]:
+        wanted = [known for known in own if not parts or known.id == one["id"]]
+        files.setdefault(str(one["scale"]), []).extend(_files(one, wanted, record))
     yield "\nfiles"
-    yield from (f"  {path}" for path in files)
+    every = [path for found in files.values() for path in found]
+    yield from (f"  {path}" for path in dict.fromkeys([every[0], str(row["file"]), *every]))
     yield "\nin a checkout"
-    yield from (f"  {command}  # {what}" for command, what in _commands(row, claim, files))
+    ran = {str(one["scale"]) for one in parts if not _without_run(one)} or {str(row["scale"])}
+    commands: dict[tuple[str, str], None] = {}
+    for scale in sorted(ran, key=SCALES.index):
+        commands |= dict.fromkeys(_commands({**row, "scale": scale}, claim, files[scale]))
+    yield from (f"  {command}  # {what}" for command, what in commands)
 
 
 def _labelled(found: Mapping[str, object]) -> Iterator[str]:
@@ -190,8 +206,15 @@ def _numbers(row: Row, claims: Claims, claim: Claim | None) -> dict[str, str]:
         "window": _meaning(row["window"], "results that agree with the paper"),
         "closeness": _meaning(row["closeness"], "how near ours is to the paper's number"),
         "test": _meaning(", ".join(ps), "adjusted for all tests" if len(ps) > 1 else ""),
-        "of": f"{row['images']} images, {row['scale']} scale" if runs else "",
     }
+
+
+def _of(row: Row, parts: Sequence[Row]) -> str:
+    """Images and scales of the runs that a claim, or a sentence's parts, were judged by."""
+    rows = [one for one in parts or [row] if not _without_run(one)]
+    scales = dict.fromkeys(str(one["scale"]) for one in rows)
+    named = " and ".join(sorted(scales, key=SCALES.index))
+    return f"{row['images']} images, {named} scale" if rows and not _without_run(row) else ""
 
 
 def _meaning(found: object, meaning: str) -> str:
