@@ -234,31 +234,32 @@ def _asked(claims: Claims, claim: Claim) -> Iterator[str]:
         yield from (f"  {line}" for line in text.splitlines())
 
 
-def _values(content: object, key: str) -> Iterator[str]:
-    """Values of a key anywhere in a query, such as the tables that it names."""
+def _nodes(content: object) -> Iterator[Mapping[str, Any]]:
+    """Mappings anywhere in a query."""
     if isinstance(content, Mapping):
-        found = content.get(key, [])
-        yield from map(str, found if isinstance(found, list) else [found])
+        yield content
         content = list(content.values())
     if isinstance(content, list):
         for part in content:
-            yield from _values(part, key)
+            yield from _nodes(part)
+
+
+def _values(content: object, key: str) -> Iterator[str]:
+    """Values of a key anywhere in a query, such as the tables that it names."""
+    for found in (node[key] for node in _nodes(content) if key in node):
+        yield from map(str, found if isinstance(found, list) else [found])
 
 
 def _sides(content: object) -> Iterator[Side]:
     """Columns of tables anywhere in a query."""
-    if isinstance(content, Mapping):
-        fields = {key: content[key] for key in ("table", "column", "where") if key in content}
-        if len(fields) == 3:
-            yield Side.model_validate(fields)
-        content = list(content.values())
-    if isinstance(content, list):
-        for part in content:
-            yield from _sides(part)
+    fields = ("table", "column", "where")
+    for node in _nodes(content):
+        if node.keys() >= set(fields):
+            yield Side.model_validate({key: node[key] for key in fields})
 
 
 def _selected(path: Path, side: Side) -> bool:
-    """Whether a table has what a query selects."""
+    """Return True if a table has what a query selects."""
     if path.stem != side.table:
         return False
     with suppress(NotJudged):
