@@ -1,5 +1,6 @@
 """Claims of FedKL: its tables, and its sentences against them and against made-up results."""
 
+import re
 from itertools import product
 from zipfile import ZipFile
 
@@ -193,7 +194,8 @@ def test_runs_declared_too_short_wait_for_the_papers_steps(claims):
             assert (claim.needs.scale in LARGER) == (spent or "resnet" in row), name
             continue
         assert claim.needs.scale in LARGER, name
-        assert "iterations" in claim.needs.why or "generations" in claim.needs.why
+        # ResNet-18 has all iterations at night, but a quarter of the pixels' side.
+        assert re.search("iterations|generations|pixels", claim.needs.why), name
     by_id = {claim.id: claim for claim in claims.claims}
     assert "200 of its 10,000" in by_id["fedkl.dlg_fails.resnet20_mnist"].needs.why
     # Where DLG stops by itself, that it finds nothing is judged; where it spends all, it is not.

@@ -105,7 +105,9 @@ def test_the_page_has_the_numbers_of_claims_that_wait():
     page = " ".join((ROOT / "docs/gpu.md").read_text(encoding="utf-8").split())
     for paper, name in (("fedkl", "FedKL"), ("mkor", "MKOR"), ("rgap", "R-GAP")):
         claims = pd.read_csv(ROOT / "docs/results" / paper / "claims.csv")
-        count = claims.reason.str.contains("scale: needs at least paper", regex=False).sum()
+        # A sentence with such a part may be refuted all the same: it waits for nothing.
+        waiting = claims[claims.verdict == "not judged"]
+        count = waiting.reason.str.contains("scale: needs at least paper", regex=False).sum()
         assert f"{count} of {name}'s" in page
 
 
