@@ -27,6 +27,7 @@ from gradleak.config import yaml_checks
 from gradleak.config.schema import Config
 from gradleak.config.training import ConditionalVaeConfig
 from gradleak.models.chain import Chain, ConvLayer
+from gradleak.pipeline.work import training_images
 from gradleak.settings.fields import SCALES
 from gradleak.training.generators.conditional_vae import Autoencoder, Sizes
 
@@ -95,7 +96,7 @@ def of_training(config: Config, training: str, model: str) -> float:
     if own.federated is not None:
         share = own.federated.share * own.federated.local_epochs
     chains = [config.chain(name) for name in config.members(model)]
-    images = own.train * own.epochs * share * config.drawn(model, training)
+    images = training_images(config, training) * share * config.drawn(model, training)
     return TRAINING * sum(map(forward, chains)) * images
 
 
@@ -179,7 +180,8 @@ def main() -> None:
     parser.add_argument("--scale", choices=SCALES, default="paper")
     parser.add_argument("--rate", type=float, default=RATE, help="operations per second")
     given = parser.parse_args()
-    config = gradleak_config.load({**yaml_checks.read("config.yaml"), "scale": given.scale})
+    raw = yaml_checks.read("config.yaml") | {"scale": given.scale, "images": "real"}
+    config = gradleak_config.load(raw)
     print(table(pd.DataFrame(jobs(config, made(given.scale))), given.rate))
 
 

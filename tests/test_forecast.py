@@ -11,7 +11,7 @@ from gradleak.pipeline import measured, resources
 from gradleak.pipeline.forecast import IMPORTS_SECONDS, Forecast
 from gradleak.pipeline.measured import Measured, Taken, name_of
 from gradleak.pipeline.resources import Resources
-from gradleak.pipeline.work import key_of, work
+from gradleak.pipeline.work import key_of, training_images, work
 from gradleak.runtime import job_records
 from job_samples import RAW, config, record_of, some_attack
 
@@ -56,14 +56,21 @@ def ratio(wildcards, scale, script="attack"):
         (9.18e5, "510 core hours"),
     ],
 )
-def test_the_time_of_all_jobs_is_told_without_those_that_were_not_measured(seconds, amount):
+def test_the_time_of_all_jobs_is_told_and_what_was_not_measured(seconds, amount):
     done = float(work(config(), "train", TRAINING)[0])
     told = forecast(rows=[Measured("train", "small", "laptop", 2, 800.0, 1e9, seconds, done)])
     wildcards = SimpleNamespace(items=TRAINING.items)
-    scripts = ["../scripts/train.py", "../scripts/train.py", "../scripts/photo.py", None]
-    jobs = [SimpleNamespace(rule=SimpleNamespace(script=s), wildcards=wildcards) for s in scripts]
-    assert told(jobs) == f"about {amount}, as jobs measured before tell"
-    assert told(jobs[2:]) == ""
+    names = {"train": "train", "train_locked": "train", "photo": "photo", "all": None}
+    rules = [
+        SimpleNamespace(name=name, script=script and f"../scripts/{script}.py")
+        for name, script in names.items()
+    ]
+    jobs = [SimpleNamespace(rule=rule, wildcards=wildcards) for rule in rules]
+    words = f"about {amount}, as jobs measured before tell"
+    assert told([*jobs[:2], jobs[3]]) == words
+    assert told(jobs) == f"{words} (time not measured: photo)"
+    assert told(jobs[2:]) == "time not measured: photo"
+    assert told(jobs[3:]) == ""
 
 
 def test_a_measured_job_tells_of_itself_whatever_its_kind_took():
@@ -82,6 +89,21 @@ def test_amounts_of_your_own_count():
     here = config().attacks[of["attack"]].iterations
     told = forecast(jobs=[taken(100, of, "laptop")], raw=raw).seconds("attack", of)
     assert here > 7 and told == pytest.approx(IMPORTS_SECONDS + 100 * 7 / here)
+
+
+def test_a_training_takes_the_images_that_its_data_set_has():
+    """CIFAR-100's test set has 10,000, of which the paper's 45,000 are nine parts in ten."""
+    name, drawn = "fedkl_central_cifar100_large", "fedkl_large_cifar100"
+    paper = config("paper", images="real")
+    own = paper.trainings[name]
+    assert (own.train, own.validation + own.test) == (45_000, 5_000)
+    assert training_images(paper, name) == 9_000 * own.epochs
+    embedded = config("paper", images="embedded")
+    assert training_images(embedded, name) == 900 * own.epochs
+    ratio = [work(of, "train", {"training": name, "model": drawn})[0] for of in (paper, embedded)]
+    assert ratio[0] == 10 * ratio[1]
+    whole = config("paper", images="real").trainings["fedkl_central_cifar10_large"]
+    assert training_images(paper, "fedkl_central_cifar10_large") == whole.train * whole.epochs
 
 
 def test_a_search_ends_as_early_as_those_measured_at_both_scales():

@@ -23,7 +23,9 @@ NETWORK = chain(conv(6, 3, 1, 1), conv(8, 3, 2, 1), side=8, channels=3, classes=
 
 @pytest.fixture(scope="module")
 def config():
-    return loader.load({**yaml_checks.read(ROOT / "config.yaml"), "scale": "paper"})
+    return loader.load(
+        {**yaml_checks.read(ROOT / "config.yaml"), "scale": "paper", "images": "real"}
+    )
 
 
 def counted(call):

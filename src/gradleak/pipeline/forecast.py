@@ -81,23 +81,30 @@ class Forecast:
         return 0.0
 
     def __call__(self, jobs: Iterable[Any]) -> str:
-        """CPU time that jobs of Snakemake may take, as words; empty if none of them was measured.
+        """CPU time that jobs of Snakemake may take, as words; empty if there is nothing to tell.
 
-        Those without measurements, which are short or measure something themselves, are left out.
+        Rules whose jobs were not measured are named, since the sum leaves them out.
         """
-        seconds = sum(
-            self.seconds(Path(str(job.rule.script or "")).stem, dict(job.wildcards.items()))
-            for job in jobs
-        )
-        if not seconds:
-            return ""
-        hours, minutes = seconds / 3600, max(1, round(seconds / 60))
-        amount = f"{minutes} core minute{'s' * (minutes > 1)}"
-        if hours >= 1.0:
-            # Two digits; no estimate is better.
-            amount = f"{int(float(f'{hours:.2g}')):,}" if hours >= 10.0 else f"{hours:.1f}"
-            amount += " core hours"
-        return f"about {amount}, as jobs measured before tell"
+        total, unknown = 0.0, set()
+        for job in jobs:
+            if job.rule.script:
+                wildcards = dict(job.wildcards.items())
+                seconds = self.seconds(Path(str(job.rule.script)).stem, wildcards)
+                total += seconds
+                unknown |= set() if seconds else {job.rule.name}
+        without = f"time not measured: {', '.join(sorted(unknown))}" if unknown else ""
+        if not total:
+            return without
+        told = f"about {_amount(total)}, as jobs measured before tell"
+        return f"{told} ({without})" if without else told
+
+
+def _amount(seconds: float) -> str:
+    """Core minutes or hours, by two digits at most; no estimate is better."""
+    hours, minutes = seconds / 3600, max(1, round(seconds / 60))
+    if hours < 1.0:
+        return f"{minutes} core minute{'s' * (minutes > 1)}"
+    return f"{int(float(f'{hours:.2g}')) if hours >= 10.0 else round(hours, 1):,} core hours"
 
 
 def _longer(job: Taken, amount: float) -> float:

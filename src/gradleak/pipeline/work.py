@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradleak.config.schema import Config
+from gradleak.data.catalogue import info, resolve, shrunk
 from gradleak.settings.fields import SCALES
 
 # Networks with more parameters: R-GAP's ResNets and VGG-16 in part; VGG-16 with all its nodes.
@@ -49,6 +50,14 @@ def _product(entry: Any, *names: str) -> int:
     return math.prod(value for value in values if value is not None)
 
 
+def training_images(config: Config, training: str) -> int:
+    """Images that a network sees in all epochs of a training, of those that the data set has."""
+    own = config.trainings[training]
+    counts = {part: getattr(own, part) for part in ("train", "validation", "test")}
+    there = info(resolve(own.dataset, config.images)).count(own.split)
+    return shrunk(counts, there)["train"] * own.epochs
+
+
 def work(config: Config, script: str, wildcards: Mapping[str, str]) -> tuple[int, int]:
     """Time and memory of a job, in units that are meaningful only as ratios.
 
@@ -72,7 +81,7 @@ def work(config: Config, script: str, wildcards: Mapping[str, str]) -> tuple[int
     if script == "attack" and "attack" in wildcards:
         time *= _product(config.attacks[wildcards["attack"]], *STEPS)
     if "training" in wildcards:
-        time *= _product(config.trainings[wildcards["training"]], "train", "epochs")
+        time *= training_images(config, wildcards["training"])
         if "model" in wildcards:
             time *= config.drawn(wildcards["model"], wildcards["training"])
     if "generator" in wildcards:

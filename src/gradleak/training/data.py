@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from gradleak.data.arrays import Dataset
+from gradleak.data.catalogue import shrunk
 from gradleak.data.resize import AS_IT_IS, Fit, fit, taps
 from gradleak.errors import DataError
 
@@ -167,15 +168,13 @@ def divide(
     height, width = data.images.shape[2:]
     plan = fit((height, width), size, resize, "trainings")
     there, wanted = len(data.labels), sum(counts.values())
-    share = min(1.0, there / wanted)
     order = np.random.default_rng(seed).permutation(there)
     parts, first = {}, 0
-    for name, count in counts.items():
-        taken = int(share * count)
+    for name, taken in shrunk(counts, there).items():
         if not taken:
             raise DataError(
-                f"{data.dataset}-{data.split} has {there} images, too few for {count} of {wanted} "
-                f"to {name}; lower the other numbers, or take a larger data set."
+                f"{data.dataset}-{data.split} has {there} images, too few for {counts[name]} of "
+                f"{wanted} to {name}; lower the other numbers, or take a larger data set."
             )
         chosen = np.sort(order[first : first + taken])
         first += taken
