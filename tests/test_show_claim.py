@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 from gradleak import cli
 from gradleak.claims import show
-from gradleak.claims.statement import Rule
+from gradleak.claims.statement import LAYERED, Rule
 
 RECORD = show.Record.read()
 CELL, SENTENCE, OURS = show.EXAMPLE, "fedkl.decline", "copa.c.full.fig1.twenty"
@@ -42,10 +42,24 @@ def test_a_cell_has_its_place_numbers_query_tolerance_and_commands(capsys):
     assert f"  snakemake --config {settings} -- results/tables/copa_table2.csv  #" in text
 
 
+@pytest.mark.parametrize("kind", LAYERED)
+def test_claims_about_layers_name_the_files_of_layers(kind):
+    """Those of a part too, by the experiments that their queries select."""
+    of = {
+        name: row
+        for name, row in RECORD.rows.items()
+        if kind in str(row["evidence"]).split(", ") and row["scale"] != RECORD.scale(row["paper"])
+    }
+    for name, row in of.items():
+        assert f": results/{kind}/real-{row['scale']}/" in "\n".join(show.lines(RECORD, name)), name
+    assert of or kind == "security"  # which papers have in their whole records alone
+
+
 @pytest.mark.parametrize(
     ("name", "part", "kind"),
     [
         ("rgap.table2.lenet.conv1", "rgap_draws", "rank"),
+        ("rgap.weight_constraints.rgap_lenet", "rgap_draws", "rank"),
         ("fedkl.table6.grnn_resnet20_mnist.ssim_without", "fedkl_resnet20_mnist", "scores"),
     ],
 )
