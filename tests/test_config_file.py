@@ -160,12 +160,73 @@ def test_the_pipeline_checks_its_config_files_before_it_reads_them(tree, refusal
     assert f"config.yaml, line {lines}: byte 0xe9 is not UTF-8" in refusal("-n")
 
 
+GIVEN = {
+    "mine.yaml": {"attacks": {"copa": {"iteratons": 5}}, "scale": "none"},
+    "--config": {"scale": "some", "experiments": {"copa_pair": {"attacks": ["dgl"]}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        ("attacks", "mine.yaml: unknown key 'attacks.copa.iteratons' (did you mean 'iterations'?)"),
+        ("scale", "--config: scale: 'some' "),
+        ("experiments", "--config: experiments.copa_pair.attacks: 'dgl'"),
+    ],
+)
+def test_a_fault_is_told_of_the_file_or_option_that_has_it(one, words):
+    """Not of the files that it replaces keys of; the last one counts."""
+    given = {
+        name: {key: v for key, v in keys.items() if key == one} for name, keys in GIVEN.items()
+    }
+    raw = SHIPPED
+    for keys in given.values():
+        raw = yaml_checks._merged(raw, keys)
+    assert sentence(ConfigError, loader.load, raw, given).startswith(words)
+
+
+def test_an_own_fault_stays_with_the_included_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    raw = include(tmp_path, mine="attacks:\n  odd: {method: rgap, rank: 3}\n")
+    said = sentence(ConfigError, loader.load, raw, {"--config": {"scale": "smoke"}})
+    assert "mine.yaml: " in said
+
+
+def test_numbers_in_options_are_numbers_and_other_words_stay():
+    given = {
+        "a": {"b": "50", "c": ["0.5", "1.0e-3", "true", "x"]},
+        "d": "",
+        "e": 3,
+        "f": "2020-01-01",
+    }
+    found = {"a": {"b": 50, "c": [0.5, 1e-3, True, "x"]}, "d": "", "e": 3, "f": "2020-01-01"}
+    assert yaml_checks.typed(given) == found
+    for odd in ("null", "{", "a: b", "*x", "12:30:45x"):
+        assert yaml_checks.typed(odd) == odd
+
+
+def test_amounts_of_an_option_reach_jobs(tree, snakemake):
+    amount = ("--config", "scale=smoke", "attacks={copa: {iterations: 7}}", "--")
+    done = snakemake(tree, "-n", *amount, "figures/copa_fig1.pdf")
+    assert "was a dry-run" in done.stdout
+
+
 def test_the_pipeline_refuses_folders_that_are_none_and_missing_claims(tree, refusal):
     said = refusal("-n", "--config", "data={root: Snakefile}", "--")
-    assert "data.root: Snakefile is not a folder" in said
+    assert "gradleak: --config: data.root: Snakefile is not a folder" in said
     (tree / "results").symlink_to("nowhere")
     assert "results is not a folder that you may write to" in refusal("-n")
     (tree / "results").unlink()
     (tree / "papers/copa/claims.yaml").unlink()
     said = refusal("-n", "results/claims.csv")
     assert "papers/copa/claims.yaml is missing, which holds a paper's claims" in said
+
+
+def test_what_an_experiment_lacks_is_told_before_any_job(refusal):
+    score = "results/scores/embedded-smoke/copa_pair/rgap_cnn6/none/rgap.csv"
+    said = refusal("-n", "--config", "scale=smoke", "--", score)
+    assert "gradleak: Experiment 'copa_pair' does not list the model 'rgap_cnn6'" in said
+    fewer = ("scale=smoke", "experiments={copa_pair: {attacks: [rgap]}}")
+    said = refusal("-n", "--config", *fewer, "--", "figures/copa_fig1.pdf")
+    assert "figures.copa_fig1 needs attacks: copa in experiments.copa_pair" in said
+    assert "Wildcards" not in said

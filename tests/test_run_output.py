@@ -207,6 +207,18 @@ def test_sentences_of_our_rules_stand_without_a_frame():
     assert failures.without_frame(text, Path("/there")) == text
 
 
+def test_sentences_of_input_functions_stand_without_wildcards_and_traceback():
+    text = (
+        'InputFunctionException in rule score in file "/here/attack.smk", line 151:\nError:\n'
+        "  {}: No such model.\nWildcards:\n  model=x\nTraceback:\n  File 'inputs.py', line 3"
+    )
+    assert failures.without_frame(text.format("ConfigError"), Path("/")) == (
+        "gradleak: No such model."
+    )
+    other = text.format("KeyError")  # a fault of the code: all of it
+    assert failures.without_frame(other, Path("/")) == other
+
+
 def rule(name, *output, reads=(), wildcards=False):
     return SimpleNamespace(name=name, output=output, input=reads, has_wildcards=lambda: wildcards)
 

@@ -19,6 +19,12 @@ SHARED = workflow.workflow_settings.cache is not None
 # Versions of Python and of the libraries: a parameter of rules that the cache knows by parameters.
 SOFTWARE = software()
 
+# Snakemake leaves numbers below `--config key={...}` as text.
+update_config(config, GIVEN.get("--config", {}))
+ROOT_GIVEN = os.environ.get(gradleak_config.ROOT_VARIABLE)
+if ROOT_GIVEN:
+    GIVEN = {gradleak_config.ROOT_VARIABLE: {"data": {"root": ROOT_GIVEN}}, **GIVEN}
+
 try:
     if SHARED and workflow.storage_settings.default_storage_provider is None:
         shared_cache.check(os.environ.get(shared_cache.VARIABLE))
@@ -26,8 +32,9 @@ try:
         gradleak_config.with_data_root(
             config,
             workflow.config_settings.overwrite_config,
-            os.environ.get(gradleak_config.ROOT_VARIABLE),
-        )
+            ROOT_GIVEN,
+        ),
+        GIVEN,
     )
 except GradleakError as error:
     raise WorkflowError(str(error)) from None
@@ -44,12 +51,12 @@ for folder in ("results", "figures"):
         )
 if workflow.is_main_process and workflow.storage_settings.default_storage_provider is None:
     try:
-        gradleak_config.check_root(CONFIG.data.root)
+        gradleak_config.check_root(CONFIG.data.root, GIVEN)
     except GradleakError as error:
         raise WorkflowError(str(error)) from None
 
 # For jobs elsewhere, which read the config anew.
-if gradleak_config.ROOT_VARIABLE in os.environ:
+if ROOT_GIVEN is not None:
 
     envvars:
         gradleak_config.ROOT_VARIABLE,

@@ -1,5 +1,6 @@
 # What a run prints, and the config file, refused in a sentence where Snakemake would read a part of
 # it or none.
+import os
 import sys
 from pathlib import Path
 
@@ -34,6 +35,8 @@ def beside_snakefile(path):
     return path if not MODULE and Path(path).exists() else str(ROOT / path)
 
 
+# What replaces keys of config.yaml, by the file or option that a message names.
+GIVEN = {}
 CONFIG_FILE = beside_snakefile("config.yaml")
 if MODULE:
     # What the module is given replaces single keys.
@@ -44,5 +47,9 @@ elif workflow.is_main_process:
     try:
         for path in [*workflow.configfiles, CONFIG_FILE]:
             yaml_checks.check(path)
+        for path in workflow.config_settings.configfiles:
+            GIVEN[os.path.relpath(path)] = yaml_checks.read(path)
     except GradleakError as error:
         raise WorkflowError(str(error)) from None
+if not MODULE:
+    GIVEN["--config"] = yaml_checks.typed(workflow.config_settings.config)

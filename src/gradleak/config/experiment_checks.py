@@ -14,20 +14,12 @@ from gradleak.models.losses import BINARY
 from gradleak.settings.fields import MOST
 from gradleak.settings.validation_messages import check_known
 
-# Images of each published split; stand-ins have fewer.
-PUBLISHED = {
-    "mnist": {"train": 60_000, "test": 10_000},
-    "cifar10": {"train": 50_000, "test": 10_000},
-    "cifar100": {"train": 50_000, "test": 10_000},
-    "imagenet": {"val": 50_000},
-}
-
 
 def check_targets(config: Config, name: str) -> None:
     """Refuse images that a data set lacks; jobs report what a stand-in, which has fewer, lacks."""
     targets = config.targets[name]
     dataset = f"{targets.dataset}-{targets.split}"
-    where, size = f"targets.{name}", PUBLISHED[targets.dataset][targets.split]
+    where, size = f"targets.{name}", info(targets.dataset).count(targets.split)
     if (last := max(targets.indices or [0])) >= size:
         raise ConfigError(
             f"{where}.indices: {last} is none of the {size} images of {dataset}, which count "

@@ -30,9 +30,10 @@ def with_data_root(
     return {**raw, "data": {**(data or {}), "root": root}}
 
 
-def load(raw: Mapping[str, Any]) -> Config:
+def load(raw: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> Config:
     """Validate a parsed config.yaml and the files that it includes; amounts become numbers.
 
+    `given` are the keys of other files and options that `raw` was merged from, the last one on top.
     Raises `ConfigError` naming file, first bad key, value and remedy; further ones are counted.
     """
     whole, files = with_included(raw)
@@ -47,16 +48,29 @@ def load(raw: Mapping[str, Any]) -> Config:
             check_experiment(config, name, run)
     except (ConfigError, ValidationError) as error:
         words = sentence(error, Config) if isinstance(error, ValidationError) else str(error)
-        entry = re.match(r"(?:unknown )?(?:key ')?(\w+(?:\.\w+)?)", words)
-        file = files.get(entry[1] if entry else "", "config.yaml")
-        raise ConfigError(f"{file}: {words}") from error
+        path = re.match(r"(?:unknown )?(?:key ')?(\w+(?:\.\w+)*)", words)
+        raise ConfigError(f"{_file(path[1] if path else '', files, given)}: {words}") from error
     return config
 
 
-def check_root(root: str) -> None:
+def _file(path: str, files: Mapping[str, str], given: Mapping[str, Any] | None) -> str:
+    """Name the file or option that a key was last set in."""
+    keys = path.split(".")
+    for name, content in reversed(list((given or {}).items())):
+        for key in keys:
+            if not isinstance(content, Mapping) or key not in content:
+                break
+            content = content[key]
+        else:
+            return name
+    return files.get(".".join(keys[:2]), "config.yaml")
+
+
+def check_root(root: str, given: Mapping[str, Any] | None = None) -> None:
     """Raise `ConfigError` if `data: root:` is not a folder and cannot be made one.
 
-    It is made for a moment, as permissions say nothing about file systems such as /proc.
+    It is made for a moment, as permissions say nothing about file systems such as /proc. `given` as
+    in `load`.
     """
     place, reason = Path(root), ""
     absent = [path for path in (place, *place.parents) if not os.path.lexists(path)]
@@ -73,8 +87,8 @@ def check_root(root: str) -> None:
         reason = "is not a folder"
     if reason:
         raise ConfigError(
-            f"config.yaml: data.root: {root} {reason}; give a folder, in the file or by "
-            "--config 'data={root: FOLDER}'."
+            f"{_file('data.root', {}, given)}: data.root: {root} {reason}; give a folder, in the "
+            "file or by --config 'data={root: FOLDER}'."
         )
 
 

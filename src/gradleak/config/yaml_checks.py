@@ -7,6 +7,7 @@ Python expressions in a file that says ``__use_yte__: true``.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,20 @@ def read(path: str | Path) -> dict[str, Any]:
     if TEMPLATE in found:
         raise ConfigError(f"{path}: {TEMPLATE} would run what the file holds; take it out.")
     return found
+
+
+def typed(content: Any) -> Any:
+    """Numbers and truth values that Snakemake leaves as text below ``--config key={...}``."""
+    if isinstance(content, Mapping):
+        return {key: typed(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [typed(value) for value in content]
+    if not isinstance(content, str):
+        return content
+    with suppress(yaml.YAMLError):
+        found = yaml.load(content, _Loader)
+        return found if isinstance(found, int | float) else content
+    return content
 
 
 def with_included(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

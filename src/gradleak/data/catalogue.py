@@ -25,12 +25,12 @@ class DatasetInfo:
     width: int
     classes: int  # number of classes
     source: Source  # how its files are made
-    counts: tuple[int, ...] | None  # images of each split; None where your own folder decides
+    counts: tuple[int, ...]  # images of each split, as published: your own folder may have fewer
     stand_in: str | None = None  # the embedded data set used in its place; None for an embedded one
 
-    def count(self, split: str) -> int | None:
-        """Number of images of a split; None if no file of the project says it."""
-        return None if self.counts is None else self.counts[self.splits.index(split)]
+    def count(self, split: str) -> int:
+        """Number of images of a split."""
+        return self.counts[self.splits.index(split)]
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -45,7 +45,7 @@ CATALOGUE: dict[str, DatasetInfo] = {
         DatasetInfo("mnist", _BOTH, 1, 28, 28, 10, "official", (60_000, 10_000), "digits"),
         DatasetInfo("cifar10", _BOTH, 3, 32, 32, 10, "official", (50_000, 10_000), "photos10"),
         DatasetInfo("cifar100", _BOTH, 3, 32, 32, 100, "official", (50_000, 10_000), "photos100"),
-        DatasetInfo("imagenet", ("val",), 3, 256, 256, 1000, "own_folder", None, "photos224"),
+        DatasetInfo("imagenet", ("val",), 3, 256, 256, 1000, "own_folder", (50_000,), "photos224"),
         DatasetInfo("digits", _BOTH, 1, 28, 28, 10, "embedded", (1_437, 360)),
         DatasetInfo("photos10", _BOTH, 3, 32, 32, 10, "embedded", (2_000, 500)),
         DatasetInfo("photos100", _BOTH, 3, 32, 32, 100, "embedded", (4_000, 1_000)),
@@ -81,12 +81,12 @@ def resolve(dataset: str, images: str) -> str:
     return stand_in if images == "embedded" and stand_in else dataset
 
 
-def shrunk(counts: Mapping[str, int], there: int | None) -> dict[str, int]:
+def shrunk(counts: Mapping[str, int], there: int) -> dict[str, int]:
     """Divide the `there` images of a split into parts of these sizes, smaller ones if they are few.
 
-    All parts shrink in proportion, and round down; none does where `there` is unknown.
+    All parts shrink in proportion, and round down.
     """
-    share = 1.0 if there is None else min(1.0, there / sum(counts.values()))
+    share = min(1.0, there / sum(counts.values()))
     return {part: int(share * count) for part, count in counts.items()}
 
 

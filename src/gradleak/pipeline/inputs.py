@@ -8,6 +8,7 @@ from gradleak.config.schema import Config
 from gradleak.data import backbones
 from gradleak.data.arrays import is_by_hand
 from gradleak.data.catalogue import Source, pairs, pairs_pattern
+from gradleak.errors import ConfigError
 from gradleak.pipeline import shared_cache
 from gradleak.pipeline.paths import Paths
 from gradleak.pipeline.work import LARGE, parameters
@@ -165,8 +166,16 @@ class Inputs:
         }
 
     def sent_model(self, wildcards: Any) -> str:
-        """Weights sent by an experiment's server: initial, trained or malicious."""
+        """Weights sent by an experiment's server: initial, trained or malicious.
+
+        `ConfigError` for a model that the experiment does not list, whose images may be others.
+        """
         experiment, model = self.config.experiments[wildcards.experiment], wildcards.model
+        if model not in experiment.models:
+            raise ConfigError(
+                f"Experiment '{wildcards.experiment}' does not list the model '{model}'; choose "
+                f"one of {', '.join(experiment.models)}, or add it to the experiment's models."
+            )
         if experiment.training is not None:
             return self.paths.trained.format(training=experiment.training, model=model)
         if self.config.servers[experiment.server].method == "honest":

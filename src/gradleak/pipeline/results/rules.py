@@ -3,9 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from snakemake.exceptions import WorkflowError
-
-from gradleak.errors import ConfigError
 from gradleak.pipeline.paths import Paths
 from gradleak.pipeline.results.expand import Results
 from gradleak.pipeline.results.schema import NAME, Entry, load
@@ -23,11 +20,7 @@ class Asked:
 
     def files(self, wildcards: Any) -> dict[str, Any]:
         """Input files by name."""
-        try:
-            return self.results.needs(self.kind, wildcards.result).files
-        except ConfigError as error:
-            # Snakemake then shows only the message, without a traceback.
-            raise WorkflowError(str(error)) from None
+        return self.results.needs(self.kind, wildcards.result).files
 
     def words(self, wildcards: Any) -> dict[str, Any]:
         """Settings passed to the module."""
