@@ -1,13 +1,16 @@
 """Inputs and parameters of the benchmarks' rules, as functions of their wildcards."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.threads import shortened
 from gradleak.data.catalogue import resolve
+from gradleak.errors import ConfigError
 from gradleak.pipeline.inputs import Settings, plain
 from gradleak.pipeline.paths import Paths
 
+TRAINING = "rgap_resnet18"  # training that is measured
 PAIR = "copa_pair"  # experiment on which COPA's settings are compared
 
 
@@ -32,9 +35,33 @@ class Benchmarks:
         entry = plain(self.config, "attacks", "copa")
         return {key: value for key, value in entry.items() if key != "method"}
 
-    def training(self, name: str, few: Settings) -> Settings:
-        """Entry of `trainings` with other amounts."""
-        return plain(self.config, "trainings", name) | few
+    def entry(self, section: str, name: str) -> Any:
+        """Entry of a section that is measured; `ConfigError` if no file that is included has it."""
+        found = getattr(self.config, section)
+        if name not in found:
+            raise ConfigError(
+                f"Speed is measured with {section}.{name}, which the config does not have; include "
+                "the files of all papers."
+            )
+        return found[name]
+
+    def training_dataset(self, wildcards: Any) -> str:
+        """Arrays of the training that is measured."""
+        chosen = self.entry("trainings", TRAINING)
+        return self.paths.dataset(chosen.dataset, chosen.split)
+
+    def training(self, few: Settings) -> Callable[[Any], Settings]:
+        """Entry of `trainings` that is measured, with other amounts."""
+        return lambda wildcards: self.entry("trainings", TRAINING).model_dump(mode="json") | few
+
+    def evaluations(self, wildcards: Any) -> int:
+        """Iterations of DLG."""
+        return int(self.entry("attacks", "dlg").iterations)
+
+    def batches(self, wildcards: Any) -> dict[str, int]:
+        """Images of MKOR's batches, of CIFAR-100 and of photos."""
+        names = {"images": "mkor_cifar_batch", "photos": "mkor_photos"}
+        return {key: int(self.entry("scales", name)) for key, name in names.items()}
 
     def run_overrides(self, wildcards: Any) -> Settings:
         """Keys of config.yaml as in this run; real images are taken from their place."""

@@ -230,3 +230,14 @@ def test_what_an_experiment_lacks_is_told_before_any_job(refusal):
     said = refusal("-n", "--config", *fewer, "--", "figures/copa_fig1.pdf")
     assert "figures.copa_fig1 needs attacks: copa in experiments.copa_pair" in said
     assert "Wildcards" not in said
+
+
+@pytest.mark.parametrize("paper", ["copa", "rgap", "fedkl", "mkor"])
+def test_a_run_may_include_fewer_papers(paper, tree, snakemake, refusal):
+    kept = [name for name in yaml_checks.included(SHIPPED["include"]) if f"/{paper}/" not in name]
+    fewer = ("-n", "--config", "scale=smoke", f"include=[{', '.join(kept)}]", "--")
+    done = snakemake(tree, *fewer, "all")
+    assert "was a dry-run" in done.stdout
+    if paper == "rgap":
+        said = "Speed is measured with trainings.rgap_resnet18, which the config does not have"
+        assert said in refusal(*fewer, "speed")

@@ -6,7 +6,6 @@ from gradleak.data.catalogue import resolve
 
 TIMED = Benchmarks(PATHS)
 SPEED_MODEL = "cnn3_v3_tanh"
-SPEED_TRAINING = "rgap_resnet18"
 SPEED_TARGET = "all"
 # One job of each kind.
 THREADED = [
@@ -87,7 +86,7 @@ rule speed:
         photo_targets=PATHS.targets.format(targets="mkor_photos"),
         resnet=PATHS.model.format(model="rgap_resnet18"),
         deep=PATHS.model.format(model="rgap_resnet101"),
-        dataset=PATHS.dataset_of(SPEED_TRAINING),
+        dataset=TIMED.training_dataset,
         pipeline="results/benchmarks/speed_pipeline.csv",
     output:
         "results/benchmarks/speed.csv",
@@ -101,12 +100,9 @@ rule speed:
     params:
         target="figures/copa_fig1.pdf",
         overrides=TIMED.run_overrides,
-        evaluations=CONFIG.attacks["dlg"].iterations,
-        mkor={
-            "images": CONFIG.scales["mkor_cifar_batch"],
-            "photos": CONFIG.scales["mkor_photos"],
-        },
-        training=TIMED.training(SPEED_TRAINING, MEASURED["training"]),
+        evaluations=TIMED.evaluations,
+        mkor=TIMED.batches,
+        training=TIMED.training(MEASURED["training"]),
         amounts=MEASURED,
         images=CONFIG.images,
         device=CONFIG.device,

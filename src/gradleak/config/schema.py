@@ -250,7 +250,7 @@ class Config(fields.Section):
     scales: dict[fields.Identifier, fields.AmountOrName] = Field(default={})
     targets: dict[fields.Identifier, Targets]
     models: dict[fields.Identifier, Model]
-    families: dict[fields.Identifier, Family]
+    families: dict[fields.Identifier, Family] = Field(default={})
     groups: dict[fields.Identifier, fields.Identifiers] = Field(default={})
     servers: dict[fields.Identifier, ServerConfig] = Field(default={"honest": HonestServer()})
     trainings: dict[fields.Identifier, TrainingConfig] = Field(default={})
