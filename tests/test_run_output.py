@@ -242,9 +242,31 @@ def test_a_misspelt_target_gets_the_nearest():
         ("results/experimens/copa_pair.html", "results/experiments/copa_pair.html"),
         ("results/clients/lennet/3.csv", "results/clients/lenet/3.csv"),
         ("quite/another/thing", ""),
+        ("here/cifar10-tran.safetensors", "here/cifar10-train.safetensors"),
     ):
-        meant, said = f" (did you mean '{nearest}'?)" * bool(nearest), hints.unknown(target, rules)
+        meant = f" (did you mean '{nearest}'?)" * bool(nearest)
+        said = hints.unknown(target, rules, "here")
         assert said.startswith(f"gradleak: No rule makes '{target}'{meant}; ") and "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("target", "other", "own"),
+    [
+        ("scores/real-laptop/a/b.csv", "images=real", "images=embedded"),
+        ("scores/embedded-smoke/a/b.csv", "scale=smoke", "scale=laptop"),
+        ("scores/real-smoke/a.csv", "images=real scale=smoke", "images=embedded scale=laptop"),
+        ("models/smoke/a.safetensors", "scale=smoke", "scale=laptop"),
+        ("scores/embedded-laptop/a/none.csv", "", ""),
+    ],
+)
+def test_a_target_of_another_scale_gets_what_to_add(target, other, own):
+    rules = [
+        rule("model", "results/models/laptop/{model,a|b}.safetensors", wildcards=True),
+        rule("score", "results/scores/embedded-laptop/{model,a|b}/{way,b|c}.csv", wildcards=True),
+    ]
+    said = hints.unknown(f"results/{target}", rules, "data")
+    words = f"results/{target}' is of {other}, and this run of {own}; add --config {other} -- "
+    assert (words in said) == bool(other) and said.startswith("gradleak: ")
 
 
 def test_many_paths_are_shortened_to_their_folders():

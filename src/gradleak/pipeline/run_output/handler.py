@@ -175,7 +175,7 @@ class Output(logging.Handler):
         text = record.getMessage()
         missing = MISSING.search(text)
         if record.exception == "MissingRuleException" and missing:
-            self._say(hints.unknown(missing[1], self._workflow.rules))
+            self._say(hints.unknown(missing[1], self._workflow.rules, self.data_root))
         elif text.startswith(tuple(f"WorkflowError:\n{line}" for line in FAILED)):
             self._last_words()
         elif self._jobs and not self._dryrun:

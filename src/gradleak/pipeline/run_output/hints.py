@@ -1,13 +1,15 @@
 """Hints of a run beyond its jobs: locations of data and results, similar targets."""
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gradleak.config.loader import ROOT_VARIABLE
-from gradleak.data.catalogue import CATALOGUE
+from gradleak.data.catalogue import CATALOGUE, IMAGES
+from gradleak.settings.fields import SCALES
 from gradleak.settings.validation_messages import closest, nearest
 
 # Largest number of paths listed one by one at a run's end; of more, the folders.
@@ -15,6 +17,10 @@ MOST_PATHS = 12
 # A wildcard of an output, with the values that it may have.
 WILDCARD = re.compile(r"\{\w+(?:,([^{}]*))?\}")
 IDS = re.compile(r"\w+(\|\w+)*")  # such as a|b
+# Images and scale of a run, in paths of its files.
+CASE = re.compile(
+    rf"results/\w+/(?:(?P<images>{'|'.join(IMAGES)})-)?(?P<scale>{'|'.join(SCALES)})/"
+)
 EMBEDDED = tuple(name for name, info in CATALOGUE.items() if info.source == "embedded")
 
 
@@ -36,16 +42,48 @@ def wants_data(jobs: Iterable[Any], root: str) -> bool:
     )
 
 
-def unknown(target: str, rules: Collection[Any]) -> str:
-    """Sentence on a target that no rule makes, with the most similar one, of its kind if any is."""
+def unknown(target: str, rules: Collection[Any], root: str) -> str:
+    """Sentence on a target that no rule makes, with the most similar one, of its kind if any is.
+
+    Or with what to add to the command, if the target is of other images or of another scale than
+    the run; `root` is the folder of the data sets.
+    """
+    outputs = [str(path) for rule in rules for path in rule.output]
+    if said := _other_case(target, outputs):
+        return said
     known = {rule.name for rule in rules if not rule.has_wildcards()}
     inputs = (path for rule in rules for path in rule.input)
     known |= {str(path) for path in inputs if isinstance(path, str) and "{" not in path}
-    patterns = [_Pattern.of(path) for rule in rules for path in rule.output]
+    known |= {
+        str(Path(root) / f"{name}-{split}.safetensors")
+        for name, info in CATALOGUE.items()
+        for split in info.splits
+    }
+    patterns = [_Pattern.of(path) for path in outputs]
     known |= {path for pattern in patterns for path in pattern.paths()}
     kind = [path for pattern in patterns if (path := pattern.meant(target)) is not None]
     said = f"gradleak: No rule makes '{target}'{nearest(target, kind or sorted(known))}"
     return f"{said}; README.md lists what can be asked for, docs/targets.md the files between."
+
+
+def _other_case(target: str, outputs: Iterable[str]) -> str:
+    """Say that a run of other images or of another scale makes a target; empty if this one does."""
+    found = CASE.match(target)
+    # A few outputs may be of another scale than the run, such as audits at night.
+    runs = [known.groupdict() for path in outputs if (known := CASE.match(path))]
+    asked = {
+        key: (value, counts.most_common(1)[0][0])
+        for key, value in (found.groupdict() if found else {}).items()
+        if (counts := Counter(run[key] for run in runs if run[key]))
+        and value not in (None, *counts)
+    }
+    if not asked:
+        return ""
+    other, here = (" ".join(f"{key}={pair[n]}" for key, pair in asked.items()) for n in (0, 1))
+    return (
+        f"gradleak: '{target}' is of {other}, and this run of {here}; add --config {other} -- "
+        "before the target."
+    )
 
 
 @dataclass(frozen=True)
