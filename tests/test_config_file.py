@@ -161,7 +161,11 @@ def test_the_pipeline_checks_its_config_files_before_it_reads_them(tree, refusal
 
 
 GIVEN = {
-    "mine.yaml": {"attacks": {"copa": {"iteratons": 5}}, "scale": "none"},
+    "mine.yaml": {
+        "models": {"cnn3_v1_tahn": {"classes": 3}},
+        "attacks": {"copa": {"iteratons": 5}},
+        "scale": "none",
+    },
     "--config": {"scale": "some", "experiments": {"copa_pair": {"attacks": ["dgl"]}}},
 }
 
@@ -171,6 +175,10 @@ GIVEN = {
     [
         ("attacks", "mine.yaml: unknown key 'attacks.copa.iteratons' (did you mean 'iterations'?)"),
         ("scale", "--config: scale: 'some' "),
+        (
+            "models",
+            "mine.yaml: key 'models.cnn3_v1_tahn.input' is missing; add it, or correct 'cnn3",
+        ),
         ("experiments", "--config: experiments.copa_pair.attacks: 'dgl'"),
     ],
 )

@@ -269,6 +269,15 @@ def test_a_target_of_another_scale_gets_what_to_add(target, other, own):
     assert (words in said) == bool(other) and said.startswith("gradleak: ")
 
 
+def test_a_rule_that_makes_one_of_many_files_is_not_a_target(refusal):
+    rules = [rule("all"), rule("page", r"results/{audit,a|b}/{n,\d+}/{x}.html", wildcards=True)]
+    said = hints.with_wildcards({"page", "all"}, rules)
+    assert "'page' makes one file at a time, results/{audit}/{n}/{x}.html; ask for" in said
+    assert hints.with_wildcards({"all", "results/x"}, rules) == ""
+    said = refusal("-n", "--", "notebook")
+    assert "gradleak: 'notebook' makes one file at a time, results/notebooks/{notebook}" in said
+
+
 def test_many_paths_are_shortened_to_their_folders():
     few = [f"figures/{n}.pdf" for n in range(12)]
     assert hints.shortened(few) == few

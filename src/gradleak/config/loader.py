@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from gradleak.config.experiment_checks import check_experiment, check_targets, c
 from gradleak.config.schema import Config
 from gradleak.config.yaml_checks import with_included
 from gradleak.errors import ConfigError
-from gradleak.settings.validation_messages import check_known, sentence
+from gradleak.settings.validation_messages import check_known, nearest, sentence
 
 # Folder of the data sets; overrides config.yaml and is overridden by the command line.
 ROOT_VARIABLE = "GRADLEAK_DATA_ROOT"
@@ -48,22 +48,37 @@ def load(raw: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> Conf
             check_experiment(config, name, run)
     except (ConfigError, ValidationError) as error:
         words = sentence(error, Config) if isinstance(error, ValidationError) else str(error)
-        path = re.match(r"(?:unknown )?(?:key ')?(\w+(?:\.\w+)*)", words)
-        raise ConfigError(f"{_file(path[1] if path else '', files, given)}: {words}") from error
+        named = re.match(r"(?:unknown )?(?:key ')?(\w+(?:\.\w+)*)", words)
+        path = named[1] if named else ""
+        words = words.replace("is missing; add it", f"is missing; add it{_misspelt(path, whole)}")
+        raise ConfigError(f"{_file(path, files, given)}: {words}") from error
     return config
 
 
+def _misspelt(path: str, whole: Mapping[str, Any]) -> str:
+    """Say that the id of an entry that lacks a key may be another one, misspelt."""
+    section, _, rest = path.partition(".")
+    name, _, key = rest.partition(".")
+    close = nearest(name, whole[section]) if key and section in whole else ""
+    return f", or correct '{name}'{close}" if close else ""
+
+
 def _file(path: str, files: Mapping[str, str], given: Mapping[str, Any] | None) -> str:
-    """Name the file or option that a key was last set in."""
+    """Name the file or option that a key was last set in, or at least the entry that lacks it."""
     keys = path.split(".")
-    for name, content in reversed(list((given or {}).items())):
-        for key in keys:
-            if not isinstance(content, Mapping) or key not in content:
-                break
-            content = content[key]
-        else:
-            return name
+    for depth in sorted({len(keys), min(len(keys), 2)}, reverse=True):
+        for name, content in reversed(list((given or {}).items())):
+            if _holds(content, keys[:depth]):
+                return name
     return files.get(".".join(keys[:2]), "config.yaml")
+
+
+def _holds(content: Any, keys: Sequence[str]) -> bool:
+    for key in keys:
+        if not isinstance(content, Mapping) or key not in content:
+            return False
+        content = content[key]
+    return True
 
 
 def check_root(root: str, given: Mapping[str, Any] | None = None) -> None:

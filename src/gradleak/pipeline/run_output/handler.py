@@ -23,6 +23,7 @@ NOISE = re.compile(
     r"Removing (output|temporary|local)|Full Traceback|\s*$"
 )
 DONE, LOGS, IN_FULL = "Nothing to be done", "Complete log", "(check individual jobs above"
+WILD = "Target rules may not contain wildcards"
 FAILED = ("At least one job did not complete", "Exiting because a job execution failed")
 MISSING = re.compile(r"No rule to produce (\S+) \(if you use input functions")
 
@@ -176,6 +177,9 @@ class Output(logging.Handler):
         missing = MISSING.search(text)
         if record.exception == "MissingRuleException" and missing:
             self._say(hints.unknown(missing[1], self._workflow.rules, self.data_root))
+        elif WILD in text:
+            targets = self._workflow.dag_settings.targets
+            self._say(hints.with_wildcards(targets, self._workflow.rules) or text)
         elif text.startswith(tuple(f"WorkflowError:\n{line}" for line in FAILED)):
             self._last_words()
         elif self._jobs and not self._dryrun:

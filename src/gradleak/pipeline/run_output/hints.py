@@ -16,6 +16,7 @@ from gradleak.settings.validation_messages import closest, nearest
 MOST_PATHS = 12
 # A wildcard of an output, with the values that it may have.
 WILDCARD = re.compile(r"\{\w+(?:,([^{}]*))?\}")
+CONSTRAINT = re.compile(r"(?<=\w),[^{}]*(?=\})")
 IDS = re.compile(r"\w+(\|\w+)*")  # such as a|b
 # Images and scale of a run, in paths of its files.
 CASE = re.compile(
@@ -64,6 +65,19 @@ def unknown(target: str, rules: Collection[Any], root: str) -> str:
     kind = [path for pattern in patterns if (path := pattern.meant(target)) is not None]
     said = f"gradleak: No rule makes '{target}'{nearest(target, kind or sorted(known))}"
     return f"{said}; README.md lists what can be asked for, docs/targets.md the files between."
+
+
+def with_wildcards(targets: Iterable[str], rules: Collection[Any]) -> str:
+    """Sentence on a rule given as a target that makes one of many files; empty without one."""
+    asked = set(targets)
+    for rule in rules:
+        if rule.name in asked and rule.has_wildcards():
+            path = CONSTRAINT.sub("", rule.output[0])
+            return (
+                f"gradleak: '{rule.name}' makes one file at a time, {path}; ask for such a file "
+                "(docs/targets.md)."
+            )
+    return ""
 
 
 def _other_case(target: str, outputs: Iterable[str]) -> str:
