@@ -211,7 +211,11 @@ def test_options_are_keys_of_an_entry_and_a_limit_decides_the_exit_status(audits
         ("audit my.py:Net --input 3,8,8 --batches 4,1", r"batches: [4, 1] must grow"),
         ("audit my.py:Net --input 3,8,8 --arguments a", "a is not KEY=VALUE"),
         ("audit my.py:Net --input 3,8,8 --baseline none", "none cannot be read"),
-        ("audit my.py:Net --input 3,8,8 --output file/x", "is not a folder that can be written to"),
+        (
+            "audit my.py:Net --input 3,8,8 --output file",
+            "output: file is not a folder; give another",
+        ),
+        ("audit my.py:Net --input 3,8,8 --output file/x", "output: file/x cannot be made a folder"),
         ("adit", "invalid choice: 'adit'"),
     ],
 )

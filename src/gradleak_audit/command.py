@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gradleak.errors import ConfigError
+from gradleak.runtime.artifacts import no_folder
 
 # Keys of an entry of `audit` in config.yaml as options, with their words for --help. Their values
 # are checked, and have defaults, where those of config.yaml do.
@@ -132,8 +133,8 @@ def _argument(text: str) -> tuple[str, Any]:
 
 def _check_output(folder: Path) -> None:
     """Raise `ConfigError` before the audit, which takes minutes, if it could not be written."""
-    top = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not top.is_dir() or not os.access(top, os.W_OK):
-        raise ConfigError(
-            f"output: {top} is not a folder that can be written to; give another one."
-        )
+    reason = no_folder(folder)
+    if not reason and folder.exists() and not os.access(folder, os.W_OK):
+        reason = "may not be written to"
+    if reason:
+        raise ConfigError(f"output: {folder} {reason}; give another folder.")

@@ -1,6 +1,5 @@
 """Load config.yaml as a whole; refuse unknown keys, ids and impossible combinations."""
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -13,6 +12,7 @@ from gradleak.config.experiment_checks import check_experiment, check_targets, c
 from gradleak.config.schema import Config
 from gradleak.config.yaml_checks import with_included
 from gradleak.errors import ConfigError
+from gradleak.runtime.artifacts import no_folder
 from gradleak.settings.validation_messages import check_known, nearest, sentence
 
 # Folder of the data sets; overrides config.yaml and is overridden by the command line.
@@ -82,25 +82,8 @@ def _holds(content: Any, keys: Sequence[str]) -> bool:
 
 
 def check_root(root: str, given: Mapping[str, Any] | None = None) -> None:
-    """Raise `ConfigError` if `data: root:` is not a folder and cannot be made one.
-
-    It is made for a moment, as permissions say nothing about file systems such as /proc. `given` as
-    in `load`.
-    """
-    place, reason = Path(root), ""
-    absent = [path for path in (place, *place.parents) if not os.path.lexists(path)]
-    try:
-        for top in absent[-1:]:
-            top.mkdir()
-            top.rmdir()
-    except FileExistsError:
-        return  # Another run is making it.
-    except OSError as error:
-        if not absent[-1].is_dir():
-            reason = f"cannot be made a folder ({error.strerror})"
-    if not absent and not place.is_dir():
-        reason = "is not a folder"
-    if reason:
+    """Raise `ConfigError` if `data: root:` can be no folder; `given` as in `load`."""
+    if reason := no_folder(Path(root)):
         raise ConfigError(
             f"{_file('data.root', {}, given)}: data.root: {root} {reason}; give a folder, in the "
             "file or by --config 'data={root: FOLDER}'."

@@ -45,6 +45,25 @@ MOST_WORDS = 200  # characters of a quoted foreign error
 DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
 
 
+def no_folder(place: Path) -> str:
+    """Reason why a path is no folder and cannot become one; empty if it is or can.
+
+    It is made for a moment, as permissions say nothing about file systems such as /proc.
+    """
+    absent = [path for path in (place, *place.parents) if not os.path.lexists(path)]
+    if not absent:
+        return "" if place.is_dir() else "is not a folder"
+    try:
+        absent[-1].mkdir()
+        absent[-1].rmdir()
+    except FileExistsError:
+        return ""  # Another run is making it.
+    except OSError as error:
+        if not absent[-1].is_dir():
+            return f"cannot be made a folder ({error.strerror})"
+    return ""
+
+
 @contextmanager
 def atomic(path: FilePath) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path`, synced, when the block succeeds.
