@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.pipeline import copy_tree, snakemake
-from benchmarks.runner import last_line
+from benchmarks.runner import arguments, last_line
 from gradleak.config import loader as gradleak_config
 from gradleak.config import yaml_checks
 from gradleak.config.schema import Config
@@ -132,4 +132,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    arguments(__doc__)
     main()

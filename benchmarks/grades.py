@@ -9,7 +9,6 @@ AlexNet's weights is given (`gradleak.data.backbones`).
 """
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +21,7 @@ from scipy.ndimage import gaussian_filter
 from torch import nn
 
 import gradleak
+from benchmarks.runner import arguments
 from gradleak.reporting import pages
 from gradleak.reporting.pictures import thumbnail
 from gradleak.scoring.metrics.perceptual import Lpips, standard
@@ -215,7 +215,8 @@ def _thumbnail(pixels: np.ndarray) -> Image.Image:
 
 
 if __name__ == "__main__":
-    found, kept = measured(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
+    (weights,) = arguments(__doc__, "[weights]")
+    found, kept = measured(weights)
     low = found[found["seen"] < THRESHOLDS["partly"].ssim]
     tables = table(found, "seen", TENTHS), table(found, "psnr", DECIBELS), table(low, "psnr", FEW)
     print(*tables, sep="\n\n")

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import gradleak
+from benchmarks.runner import arguments
 from gradleak.reading.model_checks import Size
 from gradleak_audit.attack.samples import from_embedded
 
@@ -139,5 +140,6 @@ def table(rows: pd.DataFrame) -> str:
 
 
 if __name__ == "__main__":
+    arguments(__doc__)
     torch.set_num_threads(1)
     print(table(compare()))

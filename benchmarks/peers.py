@@ -34,7 +34,6 @@ missing there, or that were made by other code of ours or another version of a p
 ``python -m benchmarks.peers`` prints the table of the runs so far.
 """
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -54,6 +53,7 @@ from benchmarks.peers_leakpro import LeakPro
 from benchmarks.peers_runs import FIELDS, NUMBERS, Record, Runs, attack
 from benchmarks.peers_table import table
 from benchmarks.peers_tools import Ours, Tool
+from benchmarks.runner import arguments
 from gradleak.data import arrays
 from gradleak.runtime.progress import progress
 
@@ -173,4 +173,5 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else RUNS)
+    (runs,) = arguments(__doc__, "[runs]")
+    main(runs or RUNS)

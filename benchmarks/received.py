@@ -9,7 +9,6 @@ src/gradleak/library/inspect_rates.csv. Images are the embedded photos.
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product
@@ -25,6 +24,7 @@ from torch import nn
 import gradleak
 from benchmarks import norms, study
 from benchmarks.client_networks import CLASSES, SHAPE, Images, untrained
+from benchmarks.runner import arguments
 from gradleak.claims.statistics import wilson
 from gradleak.data import embedded
 from gradleak.library.weight_tests import SHAPED
@@ -328,6 +328,7 @@ def _embedded(split: str) -> Images:
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[1])
+    (place,) = arguments(__doc__, "folder")
+    assert place is not None
     table = compare(_embedded("test"), _embedded("train"), place, AMOUNTS)
     write_csv(place / "rates.csv", table)

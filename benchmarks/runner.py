@@ -4,6 +4,7 @@ A task is a function of a module of this folder, ``module:function``. It takes o
 returns facts, printed as JSON: its own `seconds`, and values for the rows.
 """
 
+import argparse
 import json
 import math
 import os
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
@@ -98,6 +100,16 @@ def main(task: str, options: Mapping[str, Any]) -> Facts:
     found: Facts = run(**options)
     peak = peak_mib()
     return {**found, "mib": peak - before, "peak_mib": peak}
+
+
+def arguments(description: str | None, *places: str) -> list[Path | None]:
+    """Paths on a benchmark's command line, where names in brackets may be left out; or its help."""
+    words = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=description, formatter_class=words)
+    for name in places:
+        optional = name.startswith("[")
+        parser.add_argument(name.strip("[]"), type=Path, nargs="?" if optional else None)
+    return list(vars(parser.parse_args()).values())
 
 
 if __name__ == "__main__":

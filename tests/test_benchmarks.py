@@ -4,6 +4,7 @@ import inspect
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock, create_autospec
 
@@ -155,6 +156,23 @@ def test_a_measurement_sees_what_a_task_allocates_and_one_that_fails_is_one_sent
     subprocess.run([sys.executable, "-c", ALLOCATE], env=runner.environment(1), check=True)
     with pytest.raises(ArtifactError, match=r"rgap:timed ended with status 1 .*missing"):
         rgap.measured("ranks", str(tmp_path / "missing"))
+
+
+def test_a_benchmark_says_what_it_is_before_it_measures(monkeypatch, capsys):
+    for given, names, found in (
+        (["x"], ["[weights]"], [Path("x")]),
+        ([], ["[weights]"], [None]),
+        (["a"], ["folder"], [Path("a")]),
+        ([], [], []),
+    ):
+        monkeypatch.setattr("sys.argv", ["grades.py", *given])
+        assert runner.arguments("Words.", *names) == found
+    for given, status in ((["--help"], 0), ([], 2), (["a", "b"], 2)):
+        monkeypatch.setattr("sys.argv", ["grades.py", *given])
+        with pytest.raises(SystemExit) as ended:
+            runner.arguments("Words.\n\n  As they stand.", "folder")
+        assert ended.value.code == status
+    assert "Words.\n\n  As they stand." in capsys.readouterr().out
 
 
 def test_sides_take_turns_and_the_fastest_counts(monkeypatch):
