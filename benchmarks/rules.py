@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.threads import shortened
 from gradleak.data.catalogue import resolve
 from gradleak.errors import ConfigError
-from gradleak.pipeline.inputs import Settings, plain
+from gradleak.pipeline.inputs import Settings
 from gradleak.pipeline.paths import Paths
 
 TRAINING = "rgap_resnet18"  # training that is measured
@@ -22,17 +22,17 @@ class Benchmarks:
 
     def pair_gradients(self, wildcards: Any) -> list[str]:
         """Gradients of both images of COPA's figures, in the order of its models."""
-        entry, path = self.config.experiments[PAIR], self.paths.gradient
+        entry, path = self.entry("experiments", PAIR), self.paths.gradient
         first = entry.defences[0]
         return [path.format(experiment=PAIR, model=m, defence=first) for m in entry.models]
 
     def pair_seeds(self, wildcards: Any) -> int:
         """Number of seeds for the comparison; few suffice for optimisers and initializations."""
-        return self.config.experiments[PAIR].few
+        return int(self.entry("experiments", PAIR).few)
 
     def copa_default(self, wildcards: Any) -> Settings:
         """Settings of COPA that config.yaml chooses."""
-        entry = plain(self.config, "attacks", "copa")
+        entry = self.entry("attacks", "copa").model_dump(mode="json")
         return {key: value for key, value in entry.items() if key != "method"}
 
     def entry(self, section: str, name: str) -> Any:
@@ -40,7 +40,7 @@ class Benchmarks:
         found = getattr(self.config, section)
         if name not in found:
             raise ConfigError(
-                f"Speed is measured with {section}.{name}, which the config does not have; include "
+                f"This benchmark needs {section}.{name}, which the config does not have; include "
                 "the files of all papers."
             )
         return found[name]
@@ -71,6 +71,18 @@ class Benchmarks:
             data["root"] = str(Path(config.data.root).absolute())
         case = {"images": config.images, "scale": config.scale, "device": config.device}
         return {**case, "data": data}
+
+    def artifacts(self, paths: list[str]) -> Callable[[Any], list[str]]:
+        """The artifacts that are made on one and on two threads, all of which the config has."""
+
+        def checked(wildcards: Any) -> list[str]:
+            for path in paths:
+                _, kind, _, name, *_ = Path(path).parts
+                section = {"servers": "servers", "training": "trainings"}.get(kind, "experiments")
+                self.entry(section, name)
+            return paths
+
+        return checked
 
     def few_overrides(self, wildcards: Any) -> Settings:
         """The same, with few images and steps: enough to measure the gain from threads."""

@@ -24,7 +24,7 @@ def shortened(raw: dict[str, Any]) -> dict[str, Any]:
                 key: min(value, FEW[key]) if key in FEW and value is not None else value
                 for key, value in entry.items()
             }
-            for name, entry in raw[section].items()
+            for name, entry in raw.get(section, {}).items()
         }
         for section in ("targets", "attacks", "experiments", "trainings", "generators")
     }

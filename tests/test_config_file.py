@@ -161,12 +161,18 @@ def test_the_pipeline_checks_its_config_files_before_it_reads_them(tree, refusal
 
 
 GIVEN = {
+    "config.yaml": {"targets": {"mine": {"dataset": "mnist", "split": "test", "count": -1}}},
     "mine.yaml": {
+        "targets": {"mine": {"first": 3}},
         "models": {"cnn3_v1_tahn": {"classes": 3}},
         "attacks": {"copa": {"iteratons": 5}},
         "scale": "none",
     },
-    "--config": {"scale": "some", "experiments": {"copa_pair": {"attacks": ["dgl"]}}},
+    "--config": {
+        "scale": "some",
+        "experiments": {"copa_pair": {"attacks": ["dgl"]}},
+        "include": ["papers/nope.yaml"],
+    },
 }
 
 
@@ -179,6 +185,11 @@ GIVEN = {
             "models",
             "mine.yaml: key 'models.cnn3_v1_tahn.input' is missing; add it, or correct 'cnn3",
         ),
+        (
+            "targets",
+            "config.yaml: targets.mine.count: -1",
+        ),  # of which mine.yaml replaces another key
+        ("include", "--config: include: papers/nope.yaml is missing"),
         ("experiments", "--config: experiments.copa_pair.attacks: 'dgl'"),
     ],
 )
@@ -201,16 +212,13 @@ def test_an_own_fault_stays_with_the_included_file(tmp_path, monkeypatch):
 
 
 def test_numbers_in_options_are_numbers_and_other_words_stay():
-    given = {
-        "a": {"b": "50", "c": ["0.5", "1.0e-3", "true", "x"]},
-        "d": "",
-        "e": 3,
-        "f": "2020-01-01",
-    }
-    found = {"a": {"b": 50, "c": [0.5, 1e-3, True, "x"]}, "d": "", "e": 3, "f": "2020-01-01"}
+    given = {"a": {"b": "50", "c": ["0.5", "1.0e-3", "true", "x"]}, "d": "", "e": 3, "f": "1-2-3"}
+    found = {"a": {"b": 50, "c": [0.5, 1e-3, True, "x"]}, "d": "", "e": 3, "f": "1-2-3"}
     assert yaml_checks.typed(given) == found
-    for odd in ("null", "{", "a: b", "*x", "12:30:45x"):
-        assert yaml_checks.typed(odd) == odd
+    for odd in ("{", "a: b", "*x", "12:30:45x", "2020-01-01"):
+        assert yaml_checks.typed({"a": {"b": odd}}) == {"a": {"b": odd}}
+    data = {"root": "2024", "mirrors": {"cifar10": "on"}, "imagenet": "null"}
+    assert yaml_checks.typed({"data": data}) == {"data": {**data, "imagenet": None}}
 
 
 def test_amounts_of_an_option_reach_jobs(tree, snakemake):
@@ -247,5 +255,5 @@ def test_a_run_may_include_fewer_papers(paper, tree, snakemake, refusal):
     done = snakemake(tree, *fewer, "all")
     assert "was a dry-run" in done.stdout
     if paper == "rgap":
-        said = "Speed is measured with trainings.rgap_resnet18, which the config does not have"
+        said = "This benchmark needs trainings.rgap_resnet18, which the config does not have"
         assert said in refusal(*fewer, "speed")

@@ -44,7 +44,12 @@ def test_another_snakefile_uses_it_as_a_module(tmp_path, snakemake):
 def test_a_key_that_a_module_lacks_is_refused_in_a_sentence(tmp_path, snakemake):
     user(tmp_path, {"scal": "smoke"})
     done = snakemake(tmp_path, "-n", check=False)
-    assert "unknown key 'scal' (did you mean 'scale'?)" in done.stdout + done.stderr
+    words = "the config of the module: unknown key 'scal' (did you mean 'scale'?)"
+    assert words in done.stdout + done.stderr
+    # Of a command line that the module is given.
+    user(tmp_path, {"scale": "smoke", "attacks": {"copa": {"iterations": "-5"}}})
+    done = snakemake(tmp_path, "-n", check=False)
+    assert "the config of the module: attacks.copa.iterations: -5 is" in done.stdout + done.stderr
 
 
 # What snakedeploy 0.17 writes of a repository on GitHub, besides copies of config/ and profiles/.

@@ -249,12 +249,17 @@ def test_a_misspelt_target_gets_the_nearest():
         assert said.startswith(f"gradleak: No rule makes '{target}'{meant}; ") and "\n" not in said
 
 
+OWN = "images=embedded scale=laptop"
+
+
 @pytest.mark.parametrize(
     ("target", "other", "own"),
     [
-        ("scores/real-laptop/a/b.csv", "images=real", "images=embedded"),
-        ("scores/embedded-smoke/a/b.csv", "scale=smoke", "scale=laptop"),
-        ("scores/real-smoke/a.csv", "images=real scale=smoke", "images=embedded scale=laptop"),
+        ("scores/real-laptop/a/b.csv", "images=real scale=laptop", OWN),
+        ("scores/embedded-smoke/a/b.csv", "images=embedded scale=smoke", OWN),
+        ("scores/real-smoke/no/b.csv", "images=real scale=smoke", OWN),
+        ("scores/real-smoke/b.csv", "", ""),  # which no run makes
+        ("models/real-smoke/a.safetensors", "", ""),
         ("models/smoke/a.safetensors", "scale=smoke", "scale=laptop"),
         ("scores/embedded-laptop/a/none.csv", "", ""),
     ],
@@ -265,17 +270,17 @@ def test_a_target_of_another_scale_gets_what_to_add(target, other, own):
         rule("score", "results/scores/embedded-laptop/{model,a|b}/{way,b|c}.csv", wildcards=True),
     ]
     said = hints.unknown(f"results/{target}", rules, "data")
-    words = f"results/{target}' is of {other}, and this run of {own}; add --config {other} -- "
+    words = f"results/{target}' is of {other}, and this run of {own}; put {other} into its --co"
     assert (words in said) == bool(other) and said.startswith("gradleak: ")
 
 
 def test_a_rule_that_makes_one_of_many_files_is_not_a_target(refusal):
     rules = [rule("all"), rule("page", r"results/{audit,a|b}/{n,\d+}/{x}.html", wildcards=True)]
     said = hints.with_wildcards({"page", "all"}, rules)
-    assert "'page' makes one file at a time, results/{audit}/{n}/{x}.html; ask for" in said
+    assert "'page' is a rule for many files, results/{audit}/{n}/{x}.html; ask for" in said
     assert hints.with_wildcards({"all", "results/x"}, rules) == ""
     said = refusal("-n", "--", "notebook")
-    assert "gradleak: 'notebook' makes one file at a time, results/notebooks/{notebook}" in said
+    assert "gradleak: 'notebook' is a rule for many files, results/notebooks/{notebook}" in said
 
 
 def test_many_paths_are_shortened_to_their_folders():

@@ -9,7 +9,6 @@ input is wrong or no attack gave a reconstruction to hold against them.
 
 import argparse
 import ast
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -133,8 +132,5 @@ def _argument(text: str) -> tuple[str, Any]:
 
 def _check_output(folder: Path) -> None:
     """Raise `ConfigError` before the audit, which takes minutes, if it could not be written."""
-    reason = no_folder(folder)
-    if not reason and folder.exists() and not os.access(folder, os.W_OK):
-        reason = "may not be written to"
-    if reason:
+    if reason := no_folder(folder):
         raise ConfigError(f"output: {folder} {reason}; give another folder.")

@@ -145,7 +145,7 @@ rule threads:
     resources:
         **resources.doubling(12000, 120),
     params:
-        artifacts=THREADED,
+        artifacts=TIMED.artifacts(THREADED),
         overrides=TIMED.few_overrides,
         code=code("benchmarks.threads"),
     message:

@@ -19,23 +19,19 @@ SHARED = workflow.workflow_settings.cache is not None
 # Versions of Python and of the libraries: a parameter of rules that the cache knows by parameters.
 SOFTWARE = software()
 
-# Snakemake leaves numbers below `--config key={...}` as text.
+# Snakemake leaves numbers in `--config key={...}` as text.
 update_config(config, GIVEN.get("--config", {}))
 ROOT_GIVEN = os.environ.get(gradleak_config.ROOT_VARIABLE)
-if ROOT_GIVEN:
-    GIVEN = {gradleak_config.ROOT_VARIABLE: {"data": {"root": ROOT_GIVEN}}, **GIVEN}
 
 try:
     if SHARED and workflow.storage_settings.default_storage_provider is None:
         shared_cache.check(os.environ.get(shared_cache.VARIABLE))
-    CONFIG = gradleak_config.load(
-        gradleak_config.with_data_root(
-            config,
-            workflow.config_settings.overwrite_config,
-            ROOT_GIVEN,
-        ),
-        GIVEN,
+    whole = gradleak_config.with_data_root(
+        config, workflow.config_settings.overwrite_config, ROOT_GIVEN
     )
+    if whole is not config:
+        GIVEN[gradleak_config.ROOT_VARIABLE] = {"data": {"root": ROOT_GIVEN}}
+    CONFIG = gradleak_config.load(whole, GIVEN)
 except GradleakError as error:
     raise WorkflowError(str(error)) from None
 

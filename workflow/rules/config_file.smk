@@ -35,21 +35,23 @@ def beside_snakefile(path):
     return path if not MODULE and Path(path).exists() else str(ROOT / path)
 
 
-# What replaces keys of config.yaml, by the file or option that a message names.
-GIVEN = {}
 CONFIG_FILE = beside_snakefile("config.yaml")
-if MODULE:
-    # What the module is given replaces single keys.
-    given, config = config, yaml_checks.read(CONFIG_FILE)
-    update_config(config, given)
+# Keys of each file and option, the last one on top, by the name that a message gives it.
+GIVEN = {}
 # Jobs get what the main process has checked.
-elif workflow.is_main_process:
+if MODULE or workflow.is_main_process:
     try:
-        for path in [*workflow.configfiles, CONFIG_FILE]:
+        for path in workflow.configfiles:
             yaml_checks.check(path)
-        for path in workflow.config_settings.configfiles:
+        GIVEN["config.yaml"] = yaml_checks.read(CONFIG_FILE)
+        for path in workflow.config_settings.configfiles if not MODULE else ():
             GIVEN[os.path.relpath(path)] = yaml_checks.read(path)
     except GradleakError as error:
         raise WorkflowError(str(error)) from None
-if not MODULE:
+if MODULE:
+    # What the module is given replaces single keys.
+    given, config = yaml_checks.typed(config), yaml_checks.read(CONFIG_FILE)
+    update_config(config, given)
+    GIVEN["the config of the module"] = given
+else:
     GIVEN["--config"] = yaml_checks.typed(workflow.config_settings.config)

@@ -36,7 +36,11 @@ def load(raw: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> Conf
     `given` are the keys of other files and options that `raw` was merged from, the last one on top.
     Raises `ConfigError` naming file, first bad key, value and remedy; further ones are counted.
     """
-    whole, files = with_included(raw)
+    try:
+        whole, files = with_included(raw)
+    except ConfigError as error:
+        place = f"{_file('include', {}, given)}: include"
+        raise ConfigError(str(error).replace("config.yaml: include", place, 1)) from None
     try:
         config = Config.resolve({**whole, "include": raw.get("include", [])})
         _check_ids(config)
@@ -59,7 +63,8 @@ def _misspelt(path: str, whole: Mapping[str, Any]) -> str:
     """Say that the id of an entry that lacks a key may be another one, misspelt."""
     section, _, rest = path.partition(".")
     name, _, key = rest.partition(".")
-    close = nearest(name, whole[section]) if key and section in whole else ""
+    whole_entry = key and "." not in key and section in whole
+    close = nearest(name, whole[section]) if whole_entry else ""
     return f", or correct '{name}'{close}" if close else ""
 
 
@@ -83,10 +88,11 @@ def _holds(content: Any, keys: Sequence[str]) -> bool:
 
 def check_root(root: str, given: Mapping[str, Any] | None = None) -> None:
     """Raise `ConfigError` if `data: root:` can be no folder; `given` as in `load`."""
-    if reason := no_folder(Path(root)):
+    # One that exists need not be writable: it may hold all arrays.
+    if not Path(root).is_dir() and (reason := no_folder(Path(root))):
         raise ConfigError(
-            f"{_file('data.root', {}, given)}: data.root: {root} {reason}; give a folder, in the "
-            "file or by --config 'data={root: FOLDER}'."
+            f"{_file('data.root', {}, given)}: data.root: {root} {reason}; give a folder, there "
+            "or by --config 'data={root: FOLDER}'."
         )
 
 

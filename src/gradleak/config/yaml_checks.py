@@ -75,17 +75,24 @@ def read(path: str | Path) -> dict[str, Any]:
     return found
 
 
-def typed(content: Any) -> Any:
-    """Numbers and truth values that Snakemake leaves as text below ``--config key={...}``."""
+def typed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Read numbers, truth values and null, which Snakemake leaves as text in ``key={...}``.
+
+    Below ``data`` are folders and addresses: only null is read there.
+    """
+    kinds = int | float | None
+    return {key: _typed(value, None if key == "data" else kinds) for key, value in given.items()}
+
+
+def _typed(content: Any, kinds: Any) -> Any:
     if isinstance(content, Mapping):
-        return {key: typed(value) for key, value in content.items()}
+        return {key: _typed(value, kinds) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        return [typed(value) for value in content]
-    if not isinstance(content, str):
-        return content
-    with suppress(yaml.YAMLError):
-        found = yaml.load(content, _Loader)
-        return found if isinstance(found, int | float) else content
+        return [_typed(value, kinds) for value in content]
+    if isinstance(content, str) and content:
+        with suppress(yaml.YAMLError):
+            found = yaml.load(content, _Loader)
+            return found if isinstance(found, kinds or type(None)) else content
     return content
 
 

@@ -46,22 +46,29 @@ DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errn
 
 
 def no_folder(place: Path) -> str:
-    """Reason why a path is no folder and cannot become one; empty if it is or can.
+    """Reason why nothing can be written into a folder, which need not exist; empty if it can.
 
-    It is made for a moment, as permissions say nothing about file systems such as /proc.
+    It is tried, as permissions say nothing about file systems such as /proc.
     """
     absent = [path for path in (place, *place.parents) if not os.path.lexists(path)]
-    if not absent:
-        return "" if place.is_dir() else "is not a folder"
+    made: list[Path] = []
     try:
-        absent[-1].mkdir()
-        absent[-1].rmdir()
+        for path in reversed(absent):
+            path.mkdir()
+            made.append(path)
+        with tempfile.TemporaryFile(dir=place):
+            return ""
     except FileExistsError:
         return ""  # Another run is making it.
     except OSError as error:
-        if not absent[-1].is_dir():
-            return f"cannot be made a folder ({error.strerror})"
-    return ""
+        if not absent and not place.is_dir():
+            return "is not a folder"
+        how = "cannot be made a folder" if absent else "cannot be written to"
+        return f"{how} ({error.strerror})"
+    finally:
+        for path in reversed(made):
+            with suppress(OSError):
+                path.rmdir()
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Hints of a run beyond its jobs: locations of data and results, similar targets."""
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,9 @@ CONSTRAINT = re.compile(r"(?<=\w),[^{}]*(?=\})")
 IDS = re.compile(r"\w+(\|\w+)*")  # such as a|b
 # Images and scale of a run, in paths of its files.
 CASE = re.compile(
-    rf"results/\w+/(?:(?P<images>{'|'.join(IMAGES)})-)?(?P<scale>{'|'.join(SCALES)})/"
+    rf"results/(?P<folder>\w+)/(?:(?P<images>{'|'.join(IMAGES)})-)?(?P<scale>{'|'.join(SCALES)})/"
 )
+SETTINGS = ("images", "scale")
 EMBEDDED = tuple(name for name, info in CATALOGUE.items() if info.source == "embedded")
 
 
@@ -46,8 +46,8 @@ def wants_data(jobs: Iterable[Any], root: str) -> bool:
 def unknown(target: str, rules: Collection[Any], root: str) -> str:
     """Sentence on a target that no rule makes, with the most similar one, of its kind if any is.
 
-    Or with what to add to the command, if the target is of other images or of another scale than
-    the run; `root` is the folder of the data sets.
+    Or with what to put into ``--config``, if a run of other images or of another scale makes it.
+    `root` is the folder of the data sets.
     """
     outputs = [str(path) for rule in rules for path in rule.output]
     if said := _other_case(target, outputs):
@@ -74,30 +74,27 @@ def with_wildcards(targets: Iterable[str], rules: Collection[Any]) -> str:
         if rule.name in asked and rule.has_wildcards():
             path = CONSTRAINT.sub("", rule.output[0])
             return (
-                f"gradleak: '{rule.name}' makes one file at a time, {path}; ask for such a file "
+                f"gradleak: '{rule.name}' is a rule for many files, {path}; ask for one of them "
                 "(docs/targets.md)."
             )
     return ""
 
 
 def _other_case(target: str, outputs: Iterable[str]) -> str:
-    """Say that a run of other images or of another scale makes a target; empty if this one does."""
+    """Say that a run of other images or of another scale makes a target; empty if none does."""
     found = CASE.match(target)
-    # A few outputs may be of another scale than the run, such as audits at night.
-    runs = [known.groupdict() for path in outputs if (known := CASE.match(path))]
-    asked = {
-        key: (value, counts.most_common(1)[0][0])
-        for key, value in (found.groupdict() if found else {}).items()
-        if (counts := Counter(run[key] for run in runs if run[key]))
-        and value not in (None, *counts)
-    }
-    if not asked:
-        return ""
-    other, here = (" ".join(f"{key}={pair[n]}" for key, pair in asked.items()) for n in (0, 1))
-    return (
-        f"gradleak: '{target}' is of {other}, and this run of {here}; add --config {other} -- "
-        "before the target."
-    )
+    for path in outputs:
+        known = CASE.match(path)
+        if found is None or known is None or known["folder"] != found["folder"]:
+            continue
+        own, asked = (" ".join(f"{k}={m[k]}" for k in SETTINGS if m[k]) for m in (known, found))
+        alike = _Pattern.of(path[known.end() :]).match(target[found.end() :])
+        if alike and own != asked and own.count("=") == asked.count("="):
+            return (
+                f"gradleak: '{target}' is of {asked}, and this run of {own}; put {asked} into its "
+                "--config."
+            )
+    return ""
 
 
 @dataclass(frozen=True)
@@ -119,9 +116,13 @@ class _Pattern:
             return [one.join(self.texts) for one in self.ids[0]]
         return [] if self.ids else self.texts
 
+    def match(self, target: str) -> re.Match[str] | None:
+        """Values of the wildcards, whatever ids they may have; None for a path of another kind."""
+        return re.fullmatch("([^/]+)".join(map(re.escape, self.texts)), target)
+
     def meant(self, target: str) -> str | None:
         """Path that was meant; empty if no id is similar, None if `target` is of another kind."""
-        found = re.fullmatch("([^/]+)".join(map(re.escape, self.texts)), target)
+        found = self.match(target)
         if found is None or not any(self.ids):
             return None
         named = [
