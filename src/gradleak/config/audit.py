@@ -43,7 +43,7 @@ class DatasetSamples(fields.Section):
 
 
 def _number(value: Any) -> Any:
-    """Parse a number, or a list of them, that `--config` passes as text below the top level."""
+    """Parse a number, or a list of them, that a command line passes as text."""
     if isinstance(value, list | tuple):
         return [_number(one) for one in value]
     for kind in (int, float):
