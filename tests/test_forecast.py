@@ -106,6 +106,17 @@ def test_a_training_takes_the_images_that_its_data_set_has():
     assert training_images(paper, "fedkl_central_cifar10_large") == whole.train * whole.epochs
 
 
+def test_a_record_counts_the_images_of_its_own_data_set(tmp_path):
+    """Read under a config of embedded images, whose data sets are smaller."""
+    name, model = "fedkl_federated_mnist", "fedkl_trained_lenet"
+    file = f"results/training/real-laptop/{name}/{model}.csv"
+    folder, table = record_of(tmp_path / "one", f"{file},train_federated,50,200,"), tmp_path / "t"
+    measured.update_jobs(table, config(images="embedded"), job_records.recorded(folder))
+    (row,) = measured.read_jobs(table)
+    own = work(config(images="real"), "train", {"training": name, "model": model})[0]
+    assert row.work == own > work(config(), "train", {"training": name, "model": model})[0]
+
+
 def test_a_search_ends_as_early_as_those_measured_at_both_scales():
     one, other = searches()
     whole = [taken(10, one, "laptop"), taken(20, other, "laptop")]
@@ -172,10 +183,11 @@ def test_a_record_tells_of_single_jobs(rule, path, tmp_path):
     jobs = job_records.recorded(folder)
     assert measured.update_jobs(table, config(), jobs) == 1
     wildcards = {name: of[name] for name in job_records.NAMES[script]}
-    amount = work(config(), script, wildcards)[0]
+    amount = work(config(images="real"), script, wildcards)[0]
     row = Taken(script, name_of(script, wildcards), "laptop", 50.0, amount)
     assert measured.read_jobs(table) == (row,)
-    assert forecast(jobs=[row]).seconds(script, wildcards) == pytest.approx(50)
+    told = forecast(jobs=[row], raw={**RAW, "images": "real"})
+    assert told.seconds(script, wildcards) == pytest.approx(50)
 
 
 def test_a_later_run_of_a_job_replaces_an_earlier_one_and_smoke_tells_nothing(tmp_path):

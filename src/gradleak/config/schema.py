@@ -260,7 +260,7 @@ class Config(fields.Section):
     experiments: dict[fields.Identifier, Experiment]
     audit: dict[fields.Identifier, AuditConfig] = Field(default={})
     _raw: Mapping[str, Any] = PrivateAttr(default_factory=dict)
-    _scales: dict[str, Config] = PrivateAttr(default_factory=dict)
+    _cases: dict[tuple[str, str], Config] = PrivateAttr(default_factory=dict)
     _chains: dict[str, Chain] = PrivateAttr(default_factory=dict)
 
     @classmethod
@@ -270,11 +270,14 @@ class Config(fields.Section):
         config._raw = raw
         return config
 
-    def at(self, scale: str) -> Config:
-        """The same settings at another scale."""
-        if scale != self.scale and scale not in self._scales:
-            self._scales[scale] = Config.resolve({**self._raw, "scale": scale})
-        return self if scale == self.scale else self._scales[scale]
+    def at(self, scale: str, images: str | None = None) -> Config:
+        """The same settings at another scale, or of other images."""
+        case = scale, images or self.images
+        if case == (self.scale, self.images):
+            return self
+        if case not in self._cases:
+            self._cases[case] = Config.resolve({**self._raw, "scale": scale, "images": case[1]})
+        return self._cases[case]
 
     def chain(self, model: str) -> Chain:
         """Chain of one entry of `models`."""

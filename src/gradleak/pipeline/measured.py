@@ -102,7 +102,7 @@ def _counted(
 ) -> Iterator[tuple[Mapping[str, Any], str, int]]:
     """Jobs that ran on a CPU and whose ids config.yaml has, with their kind and work."""
     for job in jobs:
-        at = config.at(job["scale"])
+        at = config.at(job["scale"], job.get("images"))
         with suppress(KeyError):  # id removed from config.yaml
             kind = key_of(at, job["wildcards"])
             amount = work(at, job["script"], job["wildcards"])[0]

@@ -213,10 +213,11 @@ def _recorded_job(row: Mapping[str, str]) -> dict[str, Any]:
     values = (*folders, file.partition(".")[0])
     wildcards = dict(zip(NAMES[script], values, strict=True))
     took = {name: float(row[name]) for name in ("peak_mib", "cpu_seconds")}
-    scale = case.rpartition("-")[2]
+    images, _, scale = case.rpartition("-")
     if scale not in SCALES or not all(0 < amount < math.inf for amount in took.values()):
         raise ValueError(row)
-    return {"script": script, "scale": scale, "wildcards": wildcards, "gpu": row["gpu"], **took}
+    where = {"images": images, "scale": scale, "wildcards": wildcards}
+    return {"script": script, **where, "gpu": row["gpu"], **took}
 
 
 def write(snakemake: Any) -> None:
