@@ -34,6 +34,7 @@ CONDITIONS = {"rgap_lenet": (1.8e4, 6.1e3, 32.4), "rgap_lenet_leaky": (1.2e3, 1.
 # Experiment of the rank files, by model.
 RANKED = {
     **dict.fromkeys(CONDITIONS, "rgap_lenet"),
+    **dict.fromkeys(("rgap_cnn6", "rgap_cnn6d"), "rgap_cnn6"),
     **{f"rgap_fig2_{network}": "rgap_fig2" for network in "abcde"},
     "rgap_fcn3": "rgap_fcn",
     "rgap_fcn3_bias": "rgap_bias",

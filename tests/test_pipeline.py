@@ -137,9 +137,9 @@ def test_the_number_of_threads_changes_digits_within_the_stated_tolerance(built,
 TARGETS = "results/targets/embedded-smoke/copa_pair.safetensors"
 # --config, an entry to change, what is asked for, what is said before anything is made.
 BAD = [
-    ("scale=tiny", (), "all", "config.yaml: scale: 'tiny' is not allowed"),
+    ("scale=tiny", (), "all", "--config: scale: 'tiny' is not allowed"),
     ("scael=smoke", (), "all", "unknown key 'scael' (did you mean 'scale'?)"),
-    ("device=tpu", (), "all", "config.yaml: device: 'tpu' is not allowed"),
+    ("device=tpu", (), "all", "--config: device: 'tpu' is not allowed"),
     (
         *("scale=smoke", ("experiments", "rgap_batch2", {}), "figures/rgap_fig7.pdf"),
         "rgap_fig7 needs experiments.rgap_batch2, which the config does not have",

@@ -91,7 +91,7 @@ def _typed(content: Any, kinds: Any) -> Any:
         return [_typed(value, kinds) for value in content]
     if isinstance(content, str) and content:
         with suppress(yaml.YAMLError):
-            found = yaml.load(content, _Loader)
+            found = _Loader(content).get_single_data()
             return found if isinstance(found, kinds or type(None)) else content
     return content
 
