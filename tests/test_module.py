@@ -46,6 +46,10 @@ def test_a_key_that_a_module_lacks_is_refused_in_a_sentence(tmp_path, snakemake)
     done = snakemake(tmp_path, "-n", check=False)
     words = "the config of the module: unknown key 'scal' (did you mean 'scale'?)"
     assert words in done.stdout + done.stderr
+    # Its own config file may hold what gradleak refuses in one of its own.
+    (tmp_path / "own.yaml").write_text("mine: 1\nmine: 2\n")
+    user(tmp_path, {"scale": "smoke"})
+    snakemake(tmp_path, "-n", "--configfile", "own.yaml", "--")
     # Of a command line that the module is given.
     user(tmp_path, {"scale": "smoke", "attacks": {"copa": {"iterations": "-5"}}})
     done = snakemake(tmp_path, "-n", check=False)

@@ -41,10 +41,9 @@ GIVEN = {}
 # Jobs get what the main process has checked.
 if MODULE or workflow.is_main_process:
     try:
-        for path in workflow.configfiles:
-            yaml_checks.check(path)
         GIVEN["config.yaml"] = yaml_checks.read(CONFIG_FILE)
-        for path in workflow.config_settings.configfiles if not MODULE else ():
+        # Those of a workflow that uses this one as a module are its own.
+        for path in () if MODULE else workflow.config_settings.configfiles:
             GIVEN[os.path.relpath(path)] = yaml_checks.read(path)
     except GradleakError as error:
         raise WorkflowError(str(error)) from None

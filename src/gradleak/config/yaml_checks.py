@@ -38,12 +38,6 @@ class _Loader(Base):
             ) from error
 
 
-def check(path: str | Path) -> None:
-    """Refuse a config file that Snakemake could not read in full; a missing one is left to it."""
-    if Path(path).exists():
-        read(path)
-
-
 def read(path: str | Path) -> dict[str, Any]:
     """Keys of a YAML or JSON file; `ConfigError` naming its line if it is none, or not safe."""
     file = Path(path)
@@ -81,7 +75,9 @@ def typed(given: Mapping[str, Any]) -> dict[str, Any]:
     Below ``data`` are folders and addresses: only null is read there.
     """
     kinds = int | float | None
-    return {key: _typed(value, None if key == "data" else kinds) for key, value in given.items()}
+    return {
+        key: _typed(value, type(None) if key == "data" else kinds) for key, value in given.items()
+    }
 
 
 def _typed(content: Any, kinds: Any) -> Any:
@@ -92,7 +88,7 @@ def _typed(content: Any, kinds: Any) -> Any:
     if isinstance(content, str) and content:
         with suppress(yaml.YAMLError):
             found = _Loader(content).get_single_data()
-            return found if isinstance(found, kinds or type(None)) else content
+            return found if isinstance(found, kinds) else content
     return content
 
 
