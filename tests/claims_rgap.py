@@ -88,9 +88,6 @@ TRAINED = {
     "rgap_fig4": [
         ("rgap_resnet18_cut3", "Trained", "accuracy_change", 0.002),
         ("rgap_resnet18_cut8", "Trained", "accuracy_change", -0.003),
-        ("rgap_resnet18_cut3", "Trained, evaluation mode", "mse_ratio", 2.9),
-        ("rgap_resnet18_cut3", "Trained, evaluation mode", "sd_ratio", 2.0),
-        ("rgap_resnet18_cut8", "Trained, evaluation mode", "mse_ratio", 1.05),
     ],
     "rgap_resnet101": [
         ("rgap_resnet101", "Trained", "accuracy", 0.911),

@@ -22,7 +22,7 @@ NEED_PAPER_SCALE = [f"rgap.table4.{name}.{m}" for name in TABLE4 for m in ("accu
 NEED_PAPER_SCALE += [f"rgap.resnet101.accuracy.{cut}" for cut in ("cut1", "cut3")]
 NEED_PAPER_SCALE += [f"rgap.resnet101.poorer.{cut}" for cut in ("cut1", "cut3")]
 NEED_PAPER_SCALE += [f"rgap.resnet18.accuracy.{cut}" for cut in ("cut3", "cut8")]
-NEED_PAPER_SCALE += [
+NEED_NIGHT = [
     f"rgap.resnet18.{name}" for name in ("three_times", "poorer.cut3", "unstable", "similar.cut8")
 ]
 
@@ -60,12 +60,14 @@ def test_the_papers_own_world_reproduces_it(judged):
     # A factor of 3 or 10 to either side of a mean accepts more than a factor of 10.
     wide = left[left["reason"].str.startswith("too wide")].index
     assert wide.str.match(r"rgap\.table(1|2|3\..\.mse|4\..*\.mse)").all() and len(wide) == 20
-    waiting = set(NEED_PAPER_SCALE) - set(wide)
+    larger = {"paper": set(NEED_PAPER_SCALE) - set(wide), "night": {*NEED_NIGHT}}
+    waiting = larger["paper"] | larger["night"]
     sentences = {judged.loc[name, "part_of"] for name in waiting} - {""}
     assert set(left.index) == {*wide, *waiting, *sentences} and len(waiting) == 16
     assert len(sentences) == 3
-    reasons = left.loc[sorted(waiting), "reason"]
-    assert reasons.str.startswith("scale: needs at least paper, this is laptop").all()
+    for scale, names in larger.items():
+        reasons = left.loc[sorted(names), "reason"]
+        assert reasons.str.startswith(f"scale: needs at least {scale}, this is laptop").all()
     refuted = {"eq35": "(11)", "ra.near_data": "its own definition"}
     refuted |= dict.fromkeys(("mu.two", "mu.two.hinge"), "Figure 1")
     for name, words in refuted.items():
@@ -183,6 +185,24 @@ def test_a_changed_score_or_layer_changes_its_claims(tmp_path, entry):
     frame = Judged(rgap(), read(tmp_path, **{kind: changed(rows, where, **new)}))
     for name in names.split():
         assert frame[f"rgap.{name}"].verdict == (verdict or ["differs"])[0], name
+
+
+@pytest.mark.parametrize(
+    ("model", "new", "wrong"),
+    [
+        ("resnet18", {}, ()),
+        ("resnet18_cut3", {"times": 0.1}, ("poorer.cut3", "three_times", "unstable")),
+        ("resnet18_cut3", {"times": 3.0}, ("three_times",)),
+        ("resnet18_cut8", {"times": 3.0}, ("similar.cut8",)),
+    ],
+)
+def test_sentences_about_trained_networks_are_judged_at_night(tmp_path, model, new, wrong):
+    where = {"result": "rgap_fig4", "model": f"rgap_{model}"}
+    evidence = read(tmp_path, changed(rgap_scores(), where, **new))
+    judge = Judge(rgap(), evidence, "real", "night")
+    found = {c.id: judge(c).verdict for c in rgap().claims if c.id in NEED_NIGHT}
+    differing = {f"rgap.resnet18.{name}" for name in wrong}
+    assert found == {n: "differs" if n in differing else "reproduced" for n in NEED_NIGHT}
 
 
 def test_a_value_that_is_not_there_is_not_judged(tmp_path):

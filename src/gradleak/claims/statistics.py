@@ -1,7 +1,7 @@
 """Intervals and tests for verdicts."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from scipy import stats
@@ -55,6 +55,17 @@ def bootstrap_mean(values: np.ndarray, level: float = 0.95) -> tuple[float, floa
     drawn = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
     low, high = np.quantile(values[drawn].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def jackknifed(statistic: Callable[[np.ndarray], float], n: int) -> np.ndarray:
+    """Pseudo-values (n,) of a statistic: ``n·θ − (n − 1)·θ₍₋ᵢ₎`` (Tukey; Miller, 1974).
+
+    `statistic` takes the indices of the units that are kept. Its standard error is that of the
+    pseudo-values' mean, also for pairs and for skewed values.
+    """
+    units = np.arange(n)
+    without = np.array([statistic(np.delete(units, one)) for one in units])
+    return n * statistic(units) - (n - 1) * without
 
 
 def floored(p: float) -> float:

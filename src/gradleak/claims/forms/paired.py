@@ -62,7 +62,7 @@ def one_answer(found: pd.DataFrame, metric: str) -> pd.DataFrame:
     return median.assign(ok=np.isfinite(median["value"]))
 
 
-def _common(sides: Sequence[Selected]) -> pd.Index:
+def common_runs(sides: Sequence[Selected]) -> pd.Index:
     """Runs (seed, batch, index) that all sides tried."""
     common = sides[0].cost.index
     for side in sides[1:]:
@@ -77,7 +77,8 @@ def _by_unit(values: pd.Series, unit: Unit) -> np.ndarray:
     return values.groupby(level=base.UNIT_COLUMN[unit]).mean().to_numpy()
 
 
-def _runs(sides: Sequence[Selected]) -> tuple[int, int]:
+def counts(sides: Sequence[Selected]) -> tuple[int, int]:
+    """Number of runs of all sides, and of those with a value."""
     return sum(side.n for side in sides), sum(side.n_ok for side in sides)
 
 
@@ -93,7 +94,7 @@ def _texts(one: Selected, other: Selected, against: pd.Series) -> Iterator[str]:
         yield f"{one.text[place]} against {other.text[place]}"
 
 
-class _Paired(Form):
+class Paired(Form):
     """A comparison of runs of one metric, over units, within `where`."""
 
     metric: str = "mse"
@@ -121,7 +122,7 @@ class Better(Closed):
     than: Where
 
 
-class Compare(_Paired):
+class Compare(Paired):
     """Paired comparisons of runs, each tested over `unit`; all must hold."""
 
     form: Literal["compare"]
@@ -148,7 +149,7 @@ class Compare(_Paired):
         n = n_ok = 0
         for one, other in pairs:
             n, n_ok = n + one.n + other.n, n_ok + one.n_ok + other.n_ok
-            common.append(_common([one, other]))
+            common.append(common_runs([one, other]))
             first, second = one.cost[common[-1]], other.cost[common[-1]]
             unit = base.independent(self.unit, common[-1])
             units = _by_unit((first - second).where(first < FAILED_LOG, FAILED_LOG), unit)
@@ -189,7 +190,7 @@ def _power(value: float, metric: str) -> float:
     return math.inf if value > FAILED_LOG else 10.0**value
 
 
-class Close(_Paired):
+class Close(Paired):
     """`one` and `other` differ little, in value or in log10.
 
     With `one_is` only one direction counts: ``not_better`` or ``not_worse`` by more than that.
@@ -216,8 +217,8 @@ class Close(_Paired):
             gaps = difference.dropna()
             gaps = {"alike": gaps.abs(), "not_better": -gaps, "not_worse": gaps}[self.one_is]
             return plainly(_texts(one, other, gaps > tolerance.limit))
-        common = _common([one, other])
-        n, n_ok = _runs([one, other])
+        common = common_runs([one, other])
+        n, n_ok = counts([one, other])
         lost = {"one": one.value[common].isna(), "other": other.value[common].isna()}
         granted = {"alike": "", "not_better": "one", "not_worse": "other"}[self.one_is]
         if any(side.any() for name, side in lost.items() if name != granted):
@@ -276,7 +277,7 @@ class Pair(Closed):
     other: Where
 
 
-class Effect(_Paired):
+class Effect(Paired):
     """The mean effect within `pairs` is smaller than the median difference within `among`."""
 
     form: Literal["effect"]
@@ -301,7 +302,7 @@ class Effect(_Paired):
         pairs = [[self._side(evidence, where) for _, where in pair] for pair in self.pairs]
         among = [self._side(evidence, where) for where in self.among]
         paired = [side for pair in pairs for side in pair]
-        common = _common([*paired, *among])
+        common = common_runs([*paired, *among])
         effect = sum(gaps(*pair) for pair in pairs)
         usual = pd.concat([gaps(*pair) for pair in itertools.combinations(among, 2)], axis=1)
         lost = pd.concat([side.value[common].isna() for side in paired], axis=1).any(axis=1)
@@ -313,7 +314,7 @@ class Effect(_Paired):
         over = base.counted(unit, units.size, common.get_level_values("seed"))
         words = f"effect less difference between models, {p_words(p)} over {over}"
         made = Outcome(tested(p, p_against, tolerance.alpha), words, *_interval(units))
-        n, n_ok = _runs([*paired, *among])
+        n, n_ok = counts([*paired, *among])
         return replace(made, n=n, n_ok=n_ok, p=p, p_against=p_against)
 
     def found_in(self) -> list[str]:
