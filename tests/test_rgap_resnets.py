@@ -39,6 +39,7 @@ def cells(failed=False):
                 rows.append(("trained", model, metric, index, *told))
         rows.append(("trained", model, "evaluations", 1, 7, "ok"))
     scores = pd.DataFrame(rows, columns=["result", "model", "metric", "index", "value", "status"])
+    scores["seed"] = 0
     found = table(scores, TRAINED, RANK, WORDS, images="real", scale="smoke")
     assert list(found.columns) == [*TABLES, "model"]
     place = ["model", "column", "metric"]
@@ -66,6 +67,25 @@ def test_counts_accuracies_and_errors():
         row = found.loc["net_cut", metric]
         assert np.isnan(row["ours"]) and (row["n"], row["n_ok"]) == (2, 1)
     assert found.loc[("net", "mse"), "ours"] == pytest.approx(0.2)
+
+
+def test_two_trainings_are_averaged_for_each_image_and_spread_within_each():
+    rows = [
+        ("trained", model, "mse", index, seed, 0.1 * factor * (1 + index) + 0.5 * seed, "ok")
+        for model, factor in (("net", 1), ("net_cut", 3))
+        for index, seed in itertools.product(range(4), range(2))
+    ]
+    columns = ["result", "model", "metric", "index", "seed", "value", "status"]
+    scores = pd.DataFrame(rows, columns=columns)
+    found = table(scores, TRAINED, RANK, WORDS, images="real", scale="night")
+    found = found[found["column"] == "Trained, evaluation mode"].set_index(["model", "metric"])
+    images = 0.1 * np.arange(1, 5)
+    assert found.loc[("net", "mse"), "ours"] == pytest.approx(images.mean() + 0.25)
+    assert found.loc[("net", "mse_sd"), "ours"] == pytest.approx(images.std(ddof=1))
+    assert found.loc[("net_cut", "sd_ratio"), "ours"] == pytest.approx(3)
+    row = found.loc[("net", "mse")]
+    assert (row["n"], row["note"]) == (8, "mean over images and 2 draws of the weights")
+    assert row["low"] >= images.min() + 0.25 and row["high"] <= images.max() + 0.25
 
 
 @pytest.mark.parametrize(("right", "n"), [(0, 20), (9, 20), (20, 20), (4500, 5000)])

@@ -200,6 +200,13 @@ def _column(
         axes.text(x, 0.91, f"{failed}", fontsize=5, ha="center", va="bottom", transform=where)
 
 
+def _each(data: Data) -> str:
+    """Say what a run is one of."""
+    draws = data.points["seed"].nunique()
+    several = f" under each of up to {draws} draws of the initial weights (pictures: the first)"
+    return f"one for each image{several if draws > 1 else ''}"
+
+
 def _footer(data: Data, scale: str) -> str:
     trained = data.row(next(iter(data.networks)), ACCURACY, "accuracy")["note"]
     content, batches = data.content, sorted(set(data.points["batch"]))
@@ -212,11 +219,12 @@ def _footer(data: Data, scale: str) -> str:
     ]
     return (
         f"{content.note} Accuracy: {trained}; bars: 95 % intervals. MSE: small marks are "
-        "images, large ones their mean, bars the standard deviation (SD), to the lower edge where "
-        "it exceeds the mean; x: failed runs, with their number, which leave no mean. Untrained: "
-        "initial weights; mode: that of the norms. MSE of pixels in [0, 1]; pictures are clipped "
-        "to that range. Runs: one for each of n images, network and setting, with so many steps of "
-        f"the attack; {'failed: ' if failed else 'none failed'}{', '.join(failed)}. Images: "
+        "runs, large ones their mean, bars the standard deviation over images (SD), to the lower "
+        "edge where it exceeds the mean; x: failed runs, with their number, which leave no mean. "
+        "Untrained: initial weights; mode: that of the norms. MSE of pixels in [0, 1]; pictures "
+        f"are clipped to that range. Runs: n for each network and setting, {_each(data)}, with so "
+        f"many steps of the attack; {'failed: ' if failed else 'none failed'}{', '.join(failed)}. "
+        "Images: "
         f"{described(content.originals, batches)}; scale {scale}; gradients in "
         f"{precision([content.table()])}."
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 
-from gradleak.claims.statistics import bootstrap_mean, wilson, z_value
+from gradleak.claims.statistics import bootstrap_mean, sd_within, wilson, z_value
 from gradleak.runtime.tidy import NOTHING, Given, Row, cell, frame, read_all, working
 from gradleak.runtime.tidy import TABLES as TABLE_COLUMNS
 
@@ -26,9 +26,9 @@ def table(
     training nor for choosing the epoch, mean over seeds, and ``accuracy_change`` against the first
     network; intervals are binomial (Wilson; of a difference, of independent shares). For each
     experiment: the mean of ``mse`` (in [0, 1]), ``mse_input`` (of the network's inputs), ``psnr``
-    and ``ssim`` over images, with 95 % intervals (bootstrap over images); ``mse_sd``, and
-    ``mse_ratio`` and ``sd_ratio`` to the first network's; ``iterations`` of the attack. A failed
-    run leaves no mean.
+    and ``ssim`` over images, with 95 % intervals (bootstrap over images, each the mean over
+    draws of the weights); ``mse_sd`` within a draw, and ``mse_ratio`` and ``sd_ratio`` to the first
+    network's; ``iterations`` of the attack. A failed run leaves no mean.
     """
     networks = words["networks"]
     rows = [*_counts(rank, networks), *_accuracies(trained, networks)]
@@ -63,30 +63,35 @@ def _accuracies(trained: pd.DataFrame, networks: Labels) -> Iterator[Row]:
 
 def _errors(scores: pd.DataFrame, networks: Labels, columns: Labels) -> Iterator[Row]:
     for result, column in columns.items():
-        base: pd.Series | None = None
+        base: np.ndarray | None = None
         for model, row in networks.items():
             own = scores[(scores["result"] == result) & (scores["model"] == model)]
             head = {"row": row, "model": model, "column": column}
             spent = own.loc[own["metric"] == "evaluations", "value"]
             yield cell(head, "iterations", spent.max(), "gradients that a search computed")
             for metric in ERRORS:
-                tried = own.loc[own["metric"] == metric, "value"]
-                counts = len(tried), int(tried.notna().sum())
+                values = own[own["metric"] == metric].set_index(["index", "seed"])["value"]
+                tried = values.unstack("seed").to_numpy()  # (images, draws)
+                counts = tried.size, int(np.isfinite(tried).sum())
                 if metric == "mse":
                     base = tried if base is None else base
                     for spread in _spreads(tried, base):
                         yield cell(head, *spread, counts=counts)
-                mean, whole = tried.mean(skipna=False), len(tried) > 1 and tried.notna().all()
-                interval = bootstrap_mean(tried.to_numpy(), LEVEL) if whole else NOTHING
-                yield cell(head, metric, mean, "mean over images", interval, counts)
+                whole = len(tried) > 1 and counts[0] == counts[1]
+                interval = bootstrap_mean(tried.mean(axis=1), LEVEL) if whole else NOTHING
+                mean = float(tried.mean()) if tried.size else np.nan
+                yield cell(head, metric, mean, _over(tried), interval, counts)
 
 
-def _spreads(tried: pd.Series, base: pd.Series) -> Iterator[tuple[str, float, str]]:
+def _over(tried: np.ndarray) -> str:
+    """Say what a mean is over."""
+    draws = tried.shape[1]
+    return "mean over images" + (f" and {draws} draws of the weights" if draws > 1 else "")
+
+
+def _spreads(tried: np.ndarray, base: np.ndarray) -> Iterator[tuple[str, float, str]]:
     """Spread of the errors, and ratios of mean and spread to another network's."""
-    own, other = (
-        (each.mean(skipna=False), each.std(skipna=False) if len(each) > 1 else np.nan)
-        for each in (tried, base)
-    )
+    own, other = ((each.mean(), sd_within(each)) for each in (tried, base))
     yield "mse_sd", float(own[1]), "standard deviation over images"
     yield "mse_ratio", float(own[0] / other[0]), "mean MSE over the first network's"
     yield "sd_ratio", float(own[1] / other[1]), "standard deviation over the first network's"

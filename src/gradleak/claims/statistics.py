@@ -57,6 +57,16 @@ def bootstrap_mean(values: np.ndarray, level: float = 0.95) -> tuple[float, floa
     return float(low), float(high)
 
 
+def sd_within(values: np.ndarray) -> float:
+    """Root of the mean variance over units, of `values` (units, draws); NaN for one unit.
+
+    What differs from one draw of the weights to the next is no spread over units.
+    """
+    if len(values) < 2:
+        return math.nan
+    return math.sqrt(values.var(axis=0, ddof=1).mean())
+
+
 def jackknifed(statistic: Callable[[np.ndarray], float], n: int) -> np.ndarray:
     """Pseudo-values (n,) of a statistic: ``n·θ − (n − 1)·θ₍₋ᵢ₎`` (Tukey; Miller, 1974).
 

@@ -20,14 +20,14 @@ from gradleak.claims.statistics import (
     jackknifed,
     p_mean_below,
     p_words,
+    sd_within,
 )  # fmt: skip
 
 # Of values with one row for each unit and one column for each draw of the weights.
 Statistic = Callable[[np.ndarray], float]
 STATISTICS: dict[str, Statistic] = {
     "mean": lambda values: float(values.mean()),
-    # Within a draw: what differs from one to the next is no spread over units.
-    "sd": lambda values: math.sqrt(values.var(axis=0, ddof=1).mean()),
+    "sd": sd_within,
 }
 
 
