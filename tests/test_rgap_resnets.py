@@ -87,6 +87,32 @@ def test_two_trainings_are_averaged_for_each_image_and_spread_within_each():
     assert (row["n"], row["note"]) == (8, "mean over images and 2 draws of the weights")
     assert row["low"] >= images.min() + 0.25 and row["high"] <= images.max() + 0.25
 
+    row = found.loc[("net", "mse_sd")]
+    assert row["note"] == "standard deviation over images within each draw of the weights"
+
+
+def test_equal_errors_have_no_ratio_of_spreads():
+    rows = [
+        ("trained", model, "mse", index, 0, value, "ok")
+        for model, value in (("net", 0.0), ("net_cut", 0.1))
+        for index in range(2)
+    ]
+    columns = ["result", "model", "metric", "index", "seed", "value", "status"]
+    scores = pd.DataFrame(rows, columns=columns)
+    found = table(scores, TRAINED, RANK, WORDS, images="real", scale="smoke")
+    found = found.set_index(["model", "metric"])["ours"]
+    assert np.isinf(found["net_cut", "mse_ratio"]) and np.isnan(found["net_cut", "sd_ratio"])
+
+
+def test_the_footer_names_draws_of_the_weights(tmp_path):
+    _, made, words = resnets_figure(tmp_path)
+    assert "one for each image, with so many steps" in flat(fig4.make(made.files, words, "smoke"))
+    again = pd.read_csv(made.files["points"][0]).assign(seed=1)
+    write_csv(tmp_path / "again.csv", again)
+    files = {**made.files, "points": [*made.files["points"], str(tmp_path / "again.csv")]}
+    said = "one for each image under each of up to 2 draws of the initial weights (pictures: the"
+    assert said in flat(fig4.make(files, words, "smoke"))
+
 
 @pytest.mark.parametrize(("right", "n"), [(0, 20), (9, 20), (20, 20), (4500, 5000)])
 def test_wilsons_interval(right, n):

@@ -126,7 +126,7 @@ def _summary(data: Data, model: str, setting: str) -> str:
     failed, n = data.failed(model, setting)
     if failed:
         return f"{failed} of {n} failed"
-    return f"{number(mean)} ± {number(spread)}" if n > 1 else number(mean)
+    return f"{number(mean)} ± {number(spread)}" if np.isfinite(spread) else number(mean)
 
 
 def _accuracies(axes: Axes, data: Data) -> None:
@@ -175,7 +175,7 @@ def _limits(values: pd.Series) -> tuple[float, float]:
 
 
 def _tick(data: Data, setting: str) -> str:
-    """Setting, number of images and iterations of the attack, on short lines."""
+    """Setting, number of runs and iterations of the attack, on short lines."""
     counts = {data.failed(model, setting)[1] for model in data.networks}
     spent = [data.row(model, setting, "iterations")["ours"] for model in data.networks]
     steps = sorted({int(value) for value in spent if np.isfinite(value)})

@@ -54,6 +54,7 @@ def _accuracies(trained: pd.DataFrame, networks: Labels) -> Iterator[Row]:
         base = base or (accuracy, tested)
         head, counts = {"row": row, "model": model, "column": ACCURACY}, (len(own), len(own))
         told = f"{tested} test images, best epoch of {int(own['epochs'].iloc[0])}"
+        told += f", mean over {len(own)} trainings" if len(own) > 1 else ""
         yield cell(head, "accuracy", accuracy, told, wilson(accuracy, tested), counts)
         variance = sum(p * (1 - p) / n for p, n in (base, (accuracy, tested)))
         width = z_value(LEVEL) * np.sqrt(variance)
@@ -71,16 +72,16 @@ def _errors(scores: pd.DataFrame, networks: Labels, columns: Labels) -> Iterator
             yield cell(head, "iterations", spent.max(), "gradients that a search computed")
             for metric in ERRORS:
                 values = own[own["metric"] == metric].set_index(["index", "seed"])["value"]
-                tried = values.unstack("seed").to_numpy()  # (images, draws)
-                counts = tried.size, int(np.isfinite(tried).sum())
+                counts = len(values), int(values.notna().sum())
+                # (images, draws)
+                tried = values.unstack("seed").to_numpy() if counts[0] else np.full((1, 1), np.nan)
                 if metric == "mse":
                     base = tried if base is None else base
                     for spread in _spreads(tried, base):
                         yield cell(head, *spread, counts=counts)
                 whole = len(tried) > 1 and counts[0] == counts[1]
                 interval = bootstrap_mean(tried.mean(axis=1), LEVEL) if whole else NOTHING
-                mean = float(tried.mean()) if tried.size else np.nan
-                yield cell(head, metric, mean, _over(tried), interval, counts)
+                yield cell(head, metric, float(tried.mean()), _over(tried), interval, counts)
 
 
 def _over(tried: np.ndarray) -> str:
@@ -91,10 +92,13 @@ def _over(tried: np.ndarray) -> str:
 
 def _spreads(tried: np.ndarray, base: np.ndarray) -> Iterator[tuple[str, float, str]]:
     """Spread of the errors, and ratios of mean and spread to another network's."""
-    own, other = ((each.mean(), sd_within(each)) for each in (tried, base))
-    yield "mse_sd", float(own[1]), "standard deviation over images"
-    yield "mse_ratio", float(own[0] / other[0]), "mean MSE over the first network's"
-    yield "sd_ratio", float(own[1] / other[1]), "standard deviation over the first network's"
+    own, other = (np.array([each.mean(), sd_within(each)]) for each in (tried, base))
+    within = " within each draw of the weights" if tried.shape[1] > 1 else ""
+    yield "mse_sd", float(own[1]), f"standard deviation over images{within}"
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio, spreads = own / other
+    yield "mse_ratio", float(ratio), "mean MSE over the first network's"
+    yield "sd_ratio", float(spreads), "standard deviation over the first network's"
 
 
 def make(files: Given, words: Given, case: Labels) -> pd.DataFrame:

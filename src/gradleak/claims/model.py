@@ -126,6 +126,8 @@ class Claims(Closed):
             compared = isinstance(claim.query, Runs | Column) and claim.is_judged
             if compared and claim.paper_value is None and rule not in ("at_most", "at_least"):
                 raise ValueError(f"claim '{claim.id}': paper_value is missing; give it")
+            if fault := claim.query.fault(claim, self.tolerances[claim.tolerance]):
+                raise ValueError(f"claim '{claim.id}': {fault}")
         self._sentences_consistent(seen)
         alone = {claim.id for claim in self.claims if not claim.nothing_as}
         for claim in self.claims:

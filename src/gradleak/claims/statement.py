@@ -48,7 +48,7 @@ def describe(where: Where) -> str:
 
 
 Rule = Literal["prediction", "mean", "absolute", "at_most", "at_least", "alpha", "equivalence"]
-# Rules under which all values must agree, so that low and high are the extremes.
+# Rules of numbers under which all values must agree, so that low and high are the extremes.
 EVERY: tuple[Rule, ...] = ("absolute", "at_most", "at_least")
 
 

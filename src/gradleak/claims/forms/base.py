@@ -59,6 +59,10 @@ class Form(Closed):
             return f"± {tolerance.limit:g}, p < {tolerance.alpha:g}"
         return allowed(claim, tolerance) if tolerance.rule in EVERY else ""
 
+    def fault(self, claim: Statement, tolerance: Tolerance) -> str:
+        """Say what is wrong with a claim of this form, and what to do; empty if nothing."""
+        return ""
+
     @abstractmethod
     def found_in(self) -> list[str]:
         """Name what the query reads: experiments, tables, or the paper's own numbers."""
@@ -111,8 +115,11 @@ def counted(unit: Unit, units: int, seeds: Iterable[Any]) -> str:
 
 
 def shared(unit: Unit, seeds: Iterable[Any]) -> str:
-    """Say, for a reason, that units share one initialization."""
-    return ", one draw of the weights" if unit != "seed" and len(set(seeds)) == 1 else ""
+    """Say, for a reason, that units share one initialization, or few."""
+    draws = len(set(seeds))
+    if unit == "seed" or draws >= MIN_UNITS:
+        return ""
+    return ", one draw of the weights" if draws == 1 else f", {draws} draws of the weights"
 
 
 def experiments(*wheres: Where) -> list[str]:

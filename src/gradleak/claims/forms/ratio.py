@@ -2,16 +2,19 @@
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, Self
 
 import numpy as np
 import pandas as pd
+from pydantic import model_validator
 
 from gradleak.claims import metrics
 from gradleak.claims.evidence import Evidence
 from gradleak.claims.forms import base
 from gradleak.claims.forms.paired import Paired, common_runs, counts
 from gradleak.claims.outcome import DIFFERS, NOT_JUDGED, NotJudged, Outcome, failed, tested
+from gradleak.claims.power import printed_range
 from gradleak.claims.statement import Statement, Tolerance, Where
 from gradleak.claims.statistics import (
     LEVEL,
@@ -34,7 +37,8 @@ STATISTICS: dict[str, Statistic] = {
 class Ratio(Paired):
     """A mean, or a standard deviation over units, of `one` divided by that of `other`.
 
-    It is at least the tolerance's amount, or at most that far from the paper's value.
+    It is at least the tolerance's amount, or at most that far from the paper's value with its
+    rounding and ±.
     """
 
     form: Literal["ratio"]
@@ -43,30 +47,58 @@ class Ratio(Paired):
     other: Where
     rules = ("absolute", "at_least")
 
+    @model_validator(mode="after")
+    def _of_errors(self) -> Self:
+        if self.metric not in metrics.LOGARITHMIC:
+            raise ValueError(
+                f"metric '{self.metric}' may be 0 or in dB, of which a ratio says nothing; use one "
+                f"of {', '.join(metrics.LOGARITHMIC)}"
+            )
+        return self
+
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
         """Judge the logarithm of the ratio by Student's t with the jackknife's standard error.
 
-        Runs are paired by unit, and a unit is left out on both sides at once. A failed run leaves
-        no ratio, and the claim differs.
+        Runs are paired by unit, and a unit is left out on both sides at once. A run that failed, or
+        whose error is infinite, leaves no ratio, and the claim differs.
         """
         one, other = (self._side(evidence, where) for where in (self.one, self.other))
         common = common_runs([one, other])
         n, n_ok = counts([one, other])
-        if n_ok < n:
-            return Outcome(DIFFERS, failed(n, n_ok), n=n, n_ok=n_ok)
+        if not all(np.isfinite(side.value[common]).all() for side in (one, other)):
+            return Outcome(DIFFERS, failed(n, n_ok) or "an error is infinite", n=n, n_ok=n_ok)
         unit = base.independent(self.unit, common)
         first, second = (_by_unit(side.value[common], unit) for side in (one, other))
         statistic, units = STATISTICS[self.of], len(first)
-        if few := base.few(units, unit):
-            return Outcome(NOT_JUDGED, few, n=n, n_ok=n_ok)
+        if units == 1:
+            return Outcome(NOT_JUDGED, base.few(units, unit), n=n, n_ok=n_ok)
         logs = _logarithms(statistic, first, second)
-        p, p_against = _p_values(logs, np.log10(_limits(claim, tolerance)))
-        words = f"{p_words(p)} over {base.counted(unit, units, common.get_level_values('seed'))}"
         ours, (low, high) = 10.0 ** float(logs.mean()), interval(statistic, first, second)
+        made = Outcome(NOT_JUDGED, base.few(units, unit), ours, low, high, n, n_ok, units=units)
+        if made.reason:
+            return made
+        p, p_against = _p_values(logs, np.log10(self._limits(claim, tolerance)))
+        words = f"{p_words(p)} over {base.counted(unit, units, common.get_level_values('seed'))}"
         verdict = tested(p, p_against, tolerance.alpha)
-        return Outcome(
-            verdict, words, ours, low, high, n, n_ok, p=p, p_against=p_against, units=units
-        )
+        return replace(made, verdict=verdict, reason=words, p=p, p_against=p_against)
+
+    def fault(self, claim: Statement, tolerance: Tolerance) -> str:
+        """See `Form.fault`."""
+        if tolerance.rule == "absolute" and claim.paper_value is None:
+            return "paper_value is missing; give it"
+        least = self._limits(claim, tolerance)[0]
+        return "" if least > 0 else f"its least ratio is {least:g}, and all are above 0; correct it"
+
+    def _limits(self, claim: Statement, tolerance: Tolerance) -> list[float]:
+        """Least ratio that agrees, and the largest if there is one."""
+        if tolerance.rule == "at_least":
+            return [tolerance.limit]
+        low, high = printed_range(claim, self.metric)
+        return [low - tolerance.limit, high + tolerance.limit]
+
+    def window(self, claim: Statement, tolerance: Tolerance) -> str:
+        """See `Form.window`."""
+        return f"{super().window(claim, tolerance)}, p < {tolerance.alpha:g}"
 
     def found_in(self) -> list[str]:
         """See `Form.found_in`."""
@@ -92,13 +124,6 @@ def _by_unit(values: pd.Series, unit: base.Unit) -> np.ndarray:
     return table.to_numpy()
 
 
-def _limits(claim: Statement, tolerance: Tolerance) -> list[float]:
-    """Least ratio that agrees, and the largest if there is one."""
-    if tolerance.rule == "at_least":
-        return [tolerance.limit]
-    return [claim.value - tolerance.limit, claim.value + tolerance.limit]
-
-
 def _logarithms(statistic: Statistic, one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Values (units,) whose mean is the ratio's log10, and their spread its jackknife's."""
 
@@ -115,7 +140,8 @@ def _logarithms(statistic: Statistic, one: np.ndarray, other: np.ndarray) -> np.
 def interval(statistic: Statistic, one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     """Interval of the ratio of a statistic of `one` to that of `other`, (units, draws) each."""
     low, high = interval_of_mean(_logarithms(statistic, one, other), log=False, level=LEVEL)
-    return 10.0**low, 10.0**high
+    with np.errstate(over="ignore"):
+        return float(np.power(10.0, low)), float(np.power(10.0, high))
 
 
 def _p_values(logs: np.ndarray, limits: np.ndarray) -> tuple[float, float]:
