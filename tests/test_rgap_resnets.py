@@ -86,7 +86,6 @@ def test_two_trainings_are_averaged_for_each_image_and_spread_within_each():
     row = found.loc[("net", "mse")]
     assert (row["n"], row["note"]) == (8, "mean over images and 2 draws of the weights")
     assert row["low"] >= images.min() + 0.25 and row["high"] <= images.max() + 0.25
-
     row = found.loc[("net", "mse_sd")]
     assert row["note"] == "standard deviation over images within each draw of the weights"
 

@@ -72,8 +72,8 @@ class Ratio(Paired):
         statistic, units = STATISTICS[self.of], len(first)
         if units == 1:
             return Outcome(NOT_JUDGED, base.few(units, unit), n=n, n_ok=n_ok)
-        logs = _logarithms(statistic, first, second)
-        ours, (low, high) = 10.0 ** float(logs.mean()), interval(statistic, first, second)
+        logs = logarithms(statistic, first, second)
+        ours, (low, high) = 10.0 ** float(logs.mean()), interval(logs)
         made = Outcome(NOT_JUDGED, base.few(units, unit), ours, low, high, n, n_ok, units=units)
         if made.reason:
             return made
@@ -124,8 +124,11 @@ def _by_unit(values: pd.Series, unit: base.Unit) -> np.ndarray:
     return table.to_numpy()
 
 
-def _logarithms(statistic: Statistic, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Values (units,) whose mean is the ratio's log10, and their spread its jackknife's."""
+def logarithms(statistic: Statistic, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Values (units,) whose mean is the log10 of a ratio, and its standard error the jackknife's.
+
+    `one` and `other` have the values of each unit under each draw of the weights, (units, draws).
+    """
 
     def ratio(kept: np.ndarray) -> float:
         sides = (max(statistic(values[kept]), MSE_FLOOR) for values in (one, other))
@@ -137,9 +140,9 @@ def _logarithms(statistic: Statistic, one: np.ndarray, other: np.ndarray) -> np.
     return ratio(units) + pseudo - pseudo.mean()
 
 
-def interval(statistic: Statistic, one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
-    """Interval of the ratio of a statistic of `one` to that of `other`, (units, draws) each."""
-    low, high = interval_of_mean(_logarithms(statistic, one, other), log=False, level=LEVEL)
+def interval(logs: np.ndarray) -> tuple[float, float]:
+    """Interval of a ratio from its `logarithms`."""
+    low, high = interval_of_mean(logs, log=False, level=LEVEL)
     with np.errstate(over="ignore"):
         return float(np.power(10.0, low)), float(np.power(10.0, high))
 
