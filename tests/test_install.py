@@ -136,6 +136,8 @@ def test_recorded_claims_are_told_without_a_checkout(installed):
     assert done.returncode == 0, done.stderr
     for told in ("CNN3 Variant 1, c(M), c: -2267.", "reproduced", "Table 1"):
         assert told in done.stdout
+    done = start("gradleak", "claim", "rgap.weight_constraints.rgap_lenet")
+    assert "docs/results/rgap/parts/rgap_draws/evidence.zip: results/rank/" in done.stdout
     listed = start("gradleak", "claim", "--list").stdout.splitlines()
     assert len(listed) > 500 and any("copa.table1.v1.c" in line for line in listed)
     done = start("gradleak", "claim", "copa.table1.v1.d")

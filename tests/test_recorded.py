@@ -83,11 +83,11 @@ def test_scores_in_the_record_decide(tmp_path, papers):
     assert judged.loc[ONE, "verdict"] == "differs"
 
 
-def add_part(folder, scores, scale="night"):
+def add_part(folder, scores, scale="night", name="copa_pair"):
     """Scores of an experiment at a larger scale, beside a record."""
-    place = folder / "copa" / recorded.PARTS / "copa_pair"
+    place = folder / "copa" / recorded.PARTS / name
     place.mkdir(parents=True)
-    member = f"results/scores/real-{scale}/copa_pair/a.csv"
+    member = f"results/scores/real-{scale}/copa_pair/{name}.csv"
     write_zip(
         place / recorded.EVIDENCE, {member: pd.DataFrame(scores).to_csv(index=False).encode()}
     )
@@ -139,6 +139,23 @@ def test_a_part_at_a_larger_scale_judges_what_it_covers_and_no_scales_are_mixed(
     assert "is of images: embedded, and the record beside it of" in capsys.readouterr().err
     part.unlink()
     assert run(folder, papers) == 2 and "run.json cannot be read" in capsys.readouterr().err
+
+
+def test_parts_with_some_attacks_of_an_experiment_count_together(tmp_path, papers, capsys):
+    folder, scores = record(tmp_path, copa_scores()), pd.DataFrame(copa_scores())
+    add_part(folder, scores)
+    whole = recorded.judge(folder / "copa", papers / "copa/claims.yaml")
+    shutil.rmtree(folder / "copa" / recorded.PARTS)
+    for attack, own in scores.groupby("attack"):
+        add_part(folder, own, name=f"copa_pair_{attack}")
+    assert len(recorded.parts(folder / "copa")) > 1 and "night" in set(whole.scale)
+    again = recorded.judge(folder / "copa", papers / "copa/claims.yaml")
+    pd.testing.assert_frame_equal(again, whole)
+    place = folder / "copa" / recorded.PARTS
+    shutil.copytree(place / f"copa_pair_{attack}", place / "again")
+    assert run(folder, papers) == 2
+    held = f"results/scores/real-night/copa_pair/copa_pair_{attack}.csv"
+    assert f" both hold {held}; take one of them out.\n" in capsys.readouterr().err
 
 
 def test_a_damaged_record_is_refused_in_one_sentence(tmp_path, papers, capsys):

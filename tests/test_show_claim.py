@@ -73,6 +73,23 @@ def test_a_claim_of_a_larger_scale_names_the_parts_that_it_rests_on(name, part, 
     assert f"  {command}  # makes the part of the record\n" in text
 
 
+def test_a_part_with_some_attacks_of_an_experiment_is_named_by_claims_about_them():
+    """Its name is its own; the command makes the experiment."""
+    scores, nets = "results/scores/real-night/fedkl_resnet20_mnist", "fedkl_resnet20_mnist_nets"
+    held = {
+        ("fedkl", "one"): tuple(f"{scores}/{nets}/none/fedkl_{a}.csv" for a in ("dlg", "grnn")),
+        ("fedkl", "other"): (f"{scores}/{nets}/none/fedkl_ig.csv",),
+        ("mkor", "none"): (f"{scores}/{nets}/none/fedkl_ig.csv",),
+    }
+    for attack, part, not_it in (("grnn", "one", "other"), ("ig", "other", "one")):
+        name = f"fedkl.table6.{attack}_resnet20_mnist.ssim_without"
+        rows = {**RECORD.rows, name: {**RECORD.rows[name], "scale": "night"}}
+        text = "\n".join(show.lines(replace(RECORD, rows=rows, held=held), name))
+        assert f"\n  docs/results/fedkl/parts/{part}/evidence.zip: {scores}/\n" in text
+        assert f"parts/{not_it}" not in text
+        assert " scale=night -- results/parts/fedkl_resnet20_mnist  # makes the part" in text
+
+
 TRAININGS = ("fedkl_central_mnist", "fedkl_federated_mnist")
 
 

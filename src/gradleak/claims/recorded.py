@@ -5,8 +5,8 @@ ranks at their paths, and the tables. Judging takes a minute and needs no run. `
 the claims files, summary.csv and laptop.csv, after a change of claims or of how they are judged.
 
 A record may have `parts` at a larger scale, made by ``results/parts/...``, each a folder with the
-scores of one experiment and their means, or with tables of one training. A claim is judged by those
-if they have all that it reads.
+scores of one experiment, or of some of its attacks, and their means, or with tables of one
+training. A claim is judged by those if they have all that it reads.
 
 ``laptop.csv`` holds what all papers' claims came to at laptop scale, for those who run that:
 ``--compare results`` tells which verdicts of a run of theirs are not those of a record.
@@ -131,9 +131,20 @@ def _larger(folder: Path) -> Larger:
     for scale, places in scales.items():
         with ExitStack() as stack:
             unpacked = [stack.enter_context(_unpacked(place / EVIDENCE)) for place in places]
+            _check_apart(dict(zip(places, unpacked, strict=True)))
             tables = [path for place in places for path in _tables(place)]
             out.append((Evidence.read(**_layers(unpacked), tables=tables), str(scale)))
     return out
+
+
+def _check_apart(places: Mapping[Path, Path]) -> None:
+    """Refuse parts, by folder with what they were unpacked to, that hold the same file."""
+    held: dict[str, Path] = {}
+    for part, unpacked in places.items():
+        for path in sorted(unpacked.rglob("*.csv")):
+            name = path.relative_to(unpacked).as_posix()
+            if (other := held.setdefault(name, part)) != part:
+                raise ArtifactError(f"{other} and {part} both hold {name}; take one of them out.")
 
 
 def _tables(folder: Path) -> list[Path]:

@@ -6,9 +6,9 @@ all, and with the beginning of an id those of a paper, a table or a figure.
 """
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import accumulate
 from pathlib import Path
@@ -25,6 +25,7 @@ from gradleak.claims.model import Claim, Claims
 from gradleak.claims.outcome import NotJudged, joined
 from gradleak.claims.statement import LAYERED, Rule, Side
 from gradleak.errors import ConfigError
+from gradleak.runtime.artifacts import read_csv
 from gradleak.runtime.provenance import ROOT, TREE
 from gradleak.settings.fields import SCALES
 
@@ -52,6 +53,8 @@ class Record:
     rows: dict[str, Row]  # by id, with the name of its `file`
     claims: Path
     tables: tuple[Path, ...] = ()  # of parts, those that claims read
+    # Paths of what a part holds, by paper and part.
+    held: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
 
     @staticmethod
     def read() -> "Record":
@@ -71,7 +74,11 @@ class Record:
             raise ConfigError(f"{results} holds no recorded claims; install gradleak again.")
         tables = results.glob(f"*/{recorded.PARTS}/*/*.csv")
         known = (path for path in sorted(tables) if path.name not in recorded.NO_TABLES)
-        return Record(rows, claims, tuple(known))
+        listed = sorted(results.glob(f"*/{recorded.PARTS}/*/{recorded.ARTIFACTS}"))
+        held = {
+            (path.parts[-4], path.parts[-2]): tuple(read_csv(path)["artifact"]) for path in listed
+        }
+        return Record(rows, claims, tuple(known), held)
 
     def scale(self, paper: str) -> str:
         """Scale of the whole record of a paper, of which parts may be at a larger one."""
@@ -84,6 +91,19 @@ class Record:
             of, _, part, _ = path.parts[-4:]
             if of == paper and any(_selected(path, side) for side in _sides(queries)):
                 yield part, path.stem
+
+    def holding(self, paper: str, start: str, attacks: Collection[str]) -> Iterator[str]:
+        """Parts of a paper's record with files whose paths begin so.
+
+        If some of those are scores of `attacks`, only the parts that have them.
+        """
+        found = {
+            part: {Path(path).stem for path in paths if path.startswith(start)}
+            for (of, part), paths in self.held.items()
+            if of == paper
+        }
+        wanted = [part for part, stems in found.items() if not stems.isdisjoint(attacks)]
+        yield from wanted or [part for part, stems in found.items() if stems]
 
     def of(self, name: str) -> tuple[Claims, list[Claim], list[Row]]:
         """All claims of its paper, the claim of this id or those in parts of it, and the parts."""
@@ -272,27 +292,46 @@ def _files(row: Row, claims: Sequence[Claim], record: Record) -> Iterator[str]:
     folder, case = f"docs/results/{row['paper']}", f"{row['images']}-{row['scale']}"
     larger = row["scale"] != record.scale(str(row["paper"]))
     queries = [claim.query.model_dump(mode="json", exclude_none=True) for claim in claims]
-    tables, results = ({*_values(queries, key)} for key in ("table", "result"))
+    tables, results, attacks = ({*_values(queries, key)} for key in ("table", "result", "attack"))
     yield f"papers/{row['paper']}/claims.yaml"
     yield str(row["file"])
     for name in filter(None, str(row["evidence"]).split(", ")):
         if "." in name:
             yield f"src/{name.replace('.', '/')}.py"
-        elif name in LAYERED and larger:
-            for result in sorted(results):
-                part = f"{folder}/{recorded.PARTS}/{result}"
-                yield f"{part}/{recorded.EVIDENCE}: results/{name}/{case}/{result}/"
-        elif name in LAYERED:
+        elif name in LAYERED and not larger:
             yield f"{folder}/{recorded.EVIDENCE}: results/{name}/{case}/"
+        elif name in LAYERED:
+            starts = [f"results/{name}/{case}/{result}/" for result in sorted(results)]
+            yield from _in_parts(record, str(row["paper"]), starts, attacks)
         elif name in tables and larger:
             for part, table in record.parts(str(row["paper"]), queries):
                 if table == name:
                     yield f"{folder}/{recorded.PARTS}/{part}/{name}.csv"
         elif name in tables:
             yield f"{folder}/{name}.csv"
+        elif name != PAPER and larger:
+            start = f"results/scores/{case}/{name}/"
+            yield from _in_parts(record, str(row["paper"]), [start], attacks)
         elif name != PAPER:
-            part = f"{folder}/{recorded.PARTS}/{name}" if larger else folder
-            yield f"{part}/{recorded.EVIDENCE}: results/scores/{case}/{name}/"
+            yield f"{folder}/{recorded.EVIDENCE}: results/scores/{case}/{name}/"
+
+
+def _in_parts(
+    record: Record, paper: str, starts: Sequence[str], attacks: Collection[str]
+) -> Iterator[str]:
+    """Files of a record's parts, with the beginnings of paths in them."""
+    for start in starts:
+        for part in record.holding(paper, start, attacks):
+            yield f"docs/results/{paper}/{recorded.PARTS}/{part}/{recorded.EVIDENCE}: {start}"
+
+
+def _target(file: str) -> str:
+    """Return the experiment or training that a file of a part, as `_files` names it, is of.
+
+    A part with some attacks of an experiment has a name of its own.
+    """
+    place, _, start = file.partition(": ")
+    return start.rstrip("/").rpartition("/")[2] or Path(place).parent.name
 
 
 def _commands(row: Row, claim: Claim | None, files: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -307,8 +346,7 @@ def _commands(row: Row, claim: Claim | None, files: Sequence[str]) -> Iterator[t
     target, what = f"results/record/{row['paper']}", "everything that the paper's claims rest on"
     if claim is not None and claim.cell is not None:
         target, what = f"results/tables/{claim.cell.table}.csv", "the table with its verdicts"
-    before = f"/{recorded.PARTS}/"
-    parts = {file.partition(before)[2].partition("/")[0] for file in files if before in file}
+    parts = {_target(file) for file in files if f"/{recorded.PARTS}/" in file}
     if parts:
         target = " ".join(f"results/parts/{part}" for part in sorted(parts))
         what = f"the part{'s' * (len(parts) > 1)} of the record"
