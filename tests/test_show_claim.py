@@ -61,15 +61,17 @@ def test_claims_about_layers_name_the_files_of_layers(kind):
         ("rgap.table2.lenet.conv1", "rgap_draws", "rank"),
         ("rgap.weight_constraints.rgap_lenet", "rgap_draws", "rank"),
         ("fedkl.table6.grnn_resnet20_mnist.ssim_without", "fedkl_resnet20_mnist", "scores"),
+        ("fedkl.table6.ig_resnet20_mnist.ssim_without", "fedkl_resnet20_mnist_ig", "scores"),
     ],
 )
 def test_a_claim_of_a_larger_scale_names_the_parts_that_it_rests_on(name, part, kind, capsys):
     text, row = shown(name, capsys), RECORD.rows[name]
-    case = f"{row['images']}-{row['scale']}"
+    case, result = f"{row['images']}-{row['scale']}", part.removesuffix("_ig")
     folder = f"docs/results/{row['paper']}/parts/{part}"
-    assert f"\n  {folder}/evidence.zip: results/{kind}/{case}/{part}/\n" in text
+    assert f"\n  {folder}/evidence.zip: results/{kind}/{case}/{result}/\n" in text
+    assert text.count(f"{folder.removesuffix(part)}") == 1
     settings = f"images={row['images']} scale={row['scale']}"
-    command = f"snakemake --config {settings} -- results/parts/{part}"
+    command = f"snakemake --config {settings} -- results/parts/{result}"
     assert f"  {command}  # makes the part of the record\n" in text
 
 
