@@ -67,16 +67,21 @@ def test_claims_about_layers_name_the_files_of_layers(kind):
 def test_a_claim_of_a_larger_scale_names_the_parts_that_it_rests_on(name, part, kind, capsys):
     text, row = shown(name, capsys), RECORD.rows[name]
     case, result = f"{row['images']}-{row['scale']}", part.removesuffix("_ig")
+    cut = {  # where the experiment's attacks are in two parts
+        "fedkl_resnet20_mnist": "[fedkl_dlg_resnet20, fedkl_grnn]",
+        "fedkl_resnet20_mnist_ig": "[fedkl_ig]",
+    }.get(part)
     folder = f"docs/results/{row['paper']}/parts/{part}"
     assert f"\n  {folder}/evidence.zip: results/{kind}/{case}/{result}/\n" in text
-    assert text.count(f"{folder.removesuffix(part)}") == 1
+    assert text.count(folder.removesuffix(part)) == 1
     settings = f"images={row['images']} scale={row['scale']}"
+    settings += f" 'experiments={{{result}: {{attacks: {cut}}}}}'" if cut else ""
     command = f"snakemake --config {settings} -- results/parts/{result}"
     assert f"  {command}  # makes the part of the record\n" in text
 
 
 def test_a_part_with_some_attacks_of_an_experiment_is_named_by_claims_about_them():
-    """Its name is its own; the command makes the experiment."""
+    """Its name is its own, and the command leaves the experiment those attacks."""
     scores, nets = "results/scores/real-night/fedkl_resnet20_mnist", "fedkl_resnet20_mnist_nets"
     held = {
         ("fedkl", "one"): tuple(f"{scores}/{nets}/none/fedkl_{a}.csv" for a in ("dlg", "grnn")),
@@ -89,7 +94,10 @@ def test_a_part_with_some_attacks_of_an_experiment_is_named_by_claims_about_them
         text = "\n".join(show.lines(replace(RECORD, rows=rows, held=held), name))
         assert f"\n  docs/results/fedkl/parts/{part}/evidence.zip: {scores}/\n" in text
         assert f"parts/{not_it}" not in text
-        assert " scale=night -- results/parts/fedkl_resnet20_mnist  # makes the part" in text
+        attacks = "fedkl_dlg, fedkl_grnn" if attack == "grnn" else "fedkl_ig"
+        cut = f"'experiments={{fedkl_resnet20_mnist: {{attacks: [{attacks}]}}}}'"
+        made = "results/parts/fedkl_resnet20_mnist  # makes the part of the record"
+        assert f"  snakemake --config images=real scale=night {cut} -- {made}\n" in f"{text}\n"
 
 
 TRAININGS = ("fedkl_central_mnist", "fedkl_federated_mnist")

@@ -76,7 +76,8 @@ class Record:
         known = (path for path in sorted(tables) if path.name not in recorded.NO_TABLES)
         listed = sorted(results.glob(f"*/{recorded.PARTS}/*/{recorded.ARTIFACTS}"))
         held = {
-            (path.parts[-4], path.parts[-2]): tuple(read_csv(path)["artifact"]) for path in listed
+            (path.parts[-4], path.parts[-2]): tuple(read_csv(path, ["artifact"])["artifact"])
+            for path in listed
         }
         return Record(rows, claims, tuple(known), held)
 
@@ -92,18 +93,17 @@ class Record:
             if of == paper and any(_selected(path, side) for side in _sides(queries)):
                 yield part, path.stem
 
-    def holding(self, paper: str, start: str, attacks: Collection[str]) -> Iterator[str]:
-        """Parts of a paper's record with files whose paths begin so.
+    def holding(self, paper: str, start: str) -> dict[str, set[str]]:
+        """Parts of a paper's record with files whose paths begin so, and those files' stems.
 
-        If some of those are scores of `attacks`, only the parts that have them.
+        The stem of a file of scores is its attack.
         """
         found = {
             part: {Path(path).stem for path in paths if path.startswith(start)}
             for (of, part), paths in self.held.items()
             if of == paper
         }
-        wanted = [part for part, stems in found.items() if not stems.isdisjoint(attacks)]
-        yield from wanted or [part for part, stems in found.items() if stems]
+        return {part: stems for part, stems in found.items() if stems}
 
     def of(self, name: str) -> tuple[Claims, list[Claim], list[Row]]:
         """All claims of its paper, the claim of this id or those in parts of it, and the parts."""
@@ -181,7 +181,8 @@ def _made_from(
     ran = {str(one["scale"]) for one in parts if not _without_run(one)} or {str(row["scale"])}
     commands: dict[tuple[str, str], None] = {}
     for scale in sorted(ran, key=SCALES.index):
-        commands |= dict.fromkeys(_commands({**row, "scale": scale}, claim, files[scale]))
+        there = {**row, "scale": scale}
+        commands |= dict.fromkeys(_commands(there, claim, files[scale], record))
     yield from (f"  {command}  # {what}" for command, what in commands)
 
 
@@ -319,22 +320,49 @@ def _files(row: Row, claims: Sequence[Claim], record: Record) -> Iterator[str]:
 def _in_parts(
     record: Record, paper: str, starts: Sequence[str], attacks: Collection[str]
 ) -> Iterator[str]:
-    """Files of a record's parts, with the beginnings of paths in them."""
+    """Files of a record's parts, with the beginnings of paths in them.
+
+    Where an experiment's attacks are in several parts, those that have some of `attacks`.
+    """
     for start in starts:
-        for part in record.holding(paper, start, attacks):
+        found = record.holding(paper, start)
+        wanted = [part for part, stems in found.items() if not stems.isdisjoint(attacks)]
+        for part in wanted or found:
             yield f"docs/results/{paper}/{recorded.PARTS}/{part}/{recorded.EVIDENCE}: {start}"
 
 
-def _target(file: str) -> str:
-    """Return the experiment or training that a file of a part, as `_files` names it, is of.
+def _split(file: str) -> tuple[str, str, str]:
+    """Part, beginning of paths in it, and experiment or training of a file of `_files`.
 
     A part with some attacks of an experiment has a name of its own.
     """
     place, _, start = file.partition(": ")
-    return start.rstrip("/").rpartition("/")[2] or Path(place).parent.name
+    part = Path(place).parent.name
+    return part, start, start.rstrip("/").rpartition("/")[2] or part
 
 
-def _commands(row: Row, claim: Claim | None, files: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _remade(record: Record, paper: str, files: Sequence[str]) -> tuple[str, str]:
+    """Settings and targets that make the parts which `files` are of; empty if they are of none."""
+    named: dict[str, set[str]] = {}
+    starts: dict[str, str] = {}
+    for file in files:
+        if f"/{recorded.PARTS}/" in file:
+            part, start, of = _split(file)
+            named.setdefault(of, set()).add(part)
+            starts[of] = start
+    cuts = []
+    for of, start in starts.items():
+        held = record.holding(paper, start) if start else {}
+        if len(named[of]) < len(held):
+            attacks = sorted({attack for part in named[of] for attack in held[part]})
+            cuts.append(f"{of}: {{attacks: [{', '.join(attacks)}]}}")
+    settings = f" 'experiments={{{', '.join(sorted(cuts))}}}'" if cuts else ""
+    return settings, " ".join(f"results/parts/{of}" for of in sorted(named))
+
+
+def _commands(
+    row: Row, claim: Claim | None, files: Sequence[str], record: Record
+) -> Iterator[tuple[str, str]]:
     """Commands that judge a claim again and that make it from scratch, and what they do."""
     alone = _without_run(row)
     yield (
@@ -346,11 +374,10 @@ def _commands(row: Row, claim: Claim | None, files: Sequence[str]) -> Iterator[t
     target, what = f"results/record/{row['paper']}", "everything that the paper's claims rest on"
     if claim is not None and claim.cell is not None:
         target, what = f"results/tables/{claim.cell.table}.csv", "the table with its verdicts"
-    parts = {_target(file) for file in files if f"/{recorded.PARTS}/" in file}
+    cut, parts = _remade(record, str(row["paper"]), files)
     if parts:
-        target = " ".join(f"results/parts/{part}" for part in sorted(parts))
-        what = f"the part{'s' * (len(parts) > 1)} of the record"
-    settings = f"images={row['images']} scale={row['scale']}"
+        target, what = parts, f"the part{'s' * (' ' in parts)} of the record"
+    settings = f"images={row['images']} scale={row['scale']}{cut}"
     yield f"snakemake --config {settings} -- {target}", f"makes {what}"
 
 
