@@ -137,6 +137,14 @@ def test_a_sentence_has_its_parts_and_a_claim_of_ours_its_test(capsys):
     assert "(ours)\n" in text
 
 
+def test_a_sentence_that_fails_a_test_has_the_p_value_of_its_opposite(capsys):
+    failed = [row for row in RECORD.rows.values() if row["p"] != "" and row["verdict"] == "differs"]
+    held = [row for row in RECORD.rows.values() if row["p"] != "" and row["verdict"] != "differs"]
+    assert failed and held
+    for row, told in ((failed[0], True), (held[0], False)):
+        assert ("of the opposite" in shown(row["id"], capsys)) == told
+
+
 def test_a_sentence_has_the_files_and_commands_of_its_parts_at_their_scales(capsys):
     name = "fedkl.grnn_best"
     parts = [row for row in RECORD.rows.values() if row["part_of"] == name]
@@ -159,7 +167,8 @@ def test_words_of_a_verdict_are_explained_where_they_stand(capsys):
         "tolerance share (it agrees if the two are at most `amount` apart)",
     ):
         assert f"\n{words}\n" in text
-    assert re.search(r"test +p \S+, holm \S+ \(adjusted for all tests\)", shown(OURS, capsys))
+    adjusted = r"test +p \S+, holm \S+ \(.*holm adjusted for all tests\)"
+    assert re.search(adjusted, shown(OURS, capsys))
     assert set(show.RULES) == set(get_args(Rule))
 
 

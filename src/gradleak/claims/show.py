@@ -22,7 +22,7 @@ from gradleak.claims.evidence import Evidence
 from gradleak.claims.forms.base import PAPER
 from gradleak.claims.load import load
 from gradleak.claims.model import Claim, Claims
-from gradleak.claims.outcome import NotJudged, joined
+from gradleak.claims.outcome import DIFFERS, NotJudged, joined
 from gradleak.claims.statement import LAYERED, Rule, Side
 from gradleak.errors import ConfigError
 from gradleak.runtime.artifacts import read_csv
@@ -218,6 +218,8 @@ def _numbers(row: Row, claims: Claims, claim: Claim | None) -> dict[str, str]:
     there = row["low"] != "" or row["high"] != ""
     counts = [str(int(row[key])) for key in ("n_ok", "n") if row[key] != ""]
     ps = [f"{key} {number(row[key])}" for key in ("p", "holm") if row[key] != ""]
+    opposite = "of the opposite" if row["verdict"] == DIFFERS else ""
+    adjusted = "holm adjusted for all tests" if len(ps) > 1 else ""
     runs = not _without_run(row)
     return {
         "paper": printed or number(row["paper_value"]),
@@ -226,7 +228,7 @@ def _numbers(row: Row, claims: Claims, claim: Claim | None) -> dict[str, str]:
         ("runs" if runs else "checked") if claim else "judged": " of ".join(dict.fromkeys(counts)),
         "window": _meaning(row["window"], "results that agree with the paper"),
         "closeness": _meaning(row["closeness"], "how near ours is to the paper's number"),
-        "test": _meaning(", ".join(ps), "adjusted for all tests" if len(ps) > 1 else ""),
+        "test": _meaning(", ".join(ps), joined(opposite, adjusted)),
     }
 
 
