@@ -19,9 +19,10 @@ import pytest
 import torch
 
 from chains import chain as small
-from chains import conv
+from chains import conv, image, view
 from conftest import PACKAGES
 from gradleak.analysis import copa_index
+from gradleak.attacks.optimization.inverting import InvertingGradients
 from gradleak.client import capture
 from gradleak.client.defences.apply import defend_all
 from gradleak.client.defences.soteria import Soteria
@@ -315,6 +316,16 @@ def test_soteria_tells_of_gradients_and_of_channels(case, lines):
     told = [f"{done} of 2 gradients, {k} of {filters} channels" for done, k in each]
     assert [line for line in found if "channels" in line] == told
     assert found[-1] == "2 of 2 gradients"
+
+
+def test_searches_tell_of_all_gradients_though_networks_are_searched_one_by_one(lines):
+    """Gradients in unlike modes cannot be searched together."""
+    net = small(conv(2, 3), side=6)
+    views = [view(net, image(net, 0), 0, mode=mode) for mode in ("training", "evaluation")]
+    found = lines(InvertingGradients(iterations=2).run_many, views, [0, 1])
+    within = ["1 of 2 steps", "1 of 1 searches"]
+    each = [[f"{k} of 2 gradients searched, {one}" for one in within] for k in (0, 1)]
+    assert found == [*each[0], "1 of 2 gradients searched", *each[1], "2 of 2 gradients searched"]
 
 
 def test_ranks_tell_of_networks_and_of_layers(lines):

@@ -112,14 +112,15 @@ class Search(ManyAttack):
     def run_many(self, views: Sequence[AttackerView], seeds: Sequence[int]) -> list[Outcome]:
         """Attack each view; its best restart that did not fail comes first."""
         out: dict[int, Outcome] = {}
-        for group in _alike(views, together=self.starts == 1):
-            ready = {}
-            for i in group:
-                try:
-                    ready[i] = self._prepare(views[i], seeds[i])
-                except NumericsError as error:
-                    out[i] = error
-            with progress(len(ready), "gradients searched") as bar:
+        with progress(len(views), "gradients searched") as bar:
+            for group in _alike(views, together=self.starts == 1):
+                ready = {}
+                for i in group:
+                    try:
+                        ready[i] = self._prepare(views[i], seeds[i])
+                    except NumericsError as error:
+                        out[i] = error
+                        bar.skip()
                 for some in self._chunks(ready):
                     key = f"{views[some[0]].chain.name} {[seeds[i] for i in some]}"
                     found = self._finished.of(key) if self._finished else None
