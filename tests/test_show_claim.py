@@ -11,6 +11,7 @@ import pytest
 from conftest import ROOT
 from gradleak import cli
 from gradleak.claims import show
+from gradleak.claims.origins import Parts
 from gradleak.claims.statement import LAYERED, Rule
 
 RECORD = show.Record.read()
@@ -91,7 +92,7 @@ def test_a_part_with_some_attacks_of_an_experiment_is_named_by_claims_about_them
     for attack, part, not_it in (("grnn", "one", "other"), ("ig", "other", "one")):
         name = f"fedkl.table6.{attack}_resnet20_mnist.ssim_without"
         rows = {**RECORD.rows, name: {**RECORD.rows[name], "scale": "night"}}
-        text = "\n".join(show.lines(replace(RECORD, rows=rows, held=held), name))
+        text = "\n".join(show.lines(replace(RECORD, rows=rows, parts=Parts(held=held)), name))
         assert f"\n  docs/results/fedkl/parts/{part}/evidence.zip: {scores}/\n" in text
         assert f"parts/{not_it}" not in text
         attacks = "fedkl_dlg, fedkl_grnn" if attack == "grnn" else "fedkl_ig"
@@ -117,7 +118,7 @@ def test_a_claim_about_trainings_names_the_parts_whose_tables_have_it(name, trai
         place.parent.mkdir(parents=True)
         whole[whole.training == one].to_csv(place, index=False)
     rows = {**RECORD.rows, name: {**RECORD.rows[name], "scale": "night"}}
-    text = "\n".join(show.lines(replace(RECORD, rows=rows, tables=tuple(places)), name))
+    text = "\n".join(show.lines(replace(RECORD, rows=rows, parts=Parts(tuple(places))), name))
     for one in TRAININGS:
         file = f"\n  docs/results/fedkl/parts/{one}/fedkl_accuracy.csv\n"
         assert (file in text) == (one in trainings)
@@ -196,12 +197,12 @@ def test_every_file_that_a_claim_names_is_there():
     seen = set()
     for name, row in RECORD.rows.items():
         claims = [c for c in loaded[row["paper"]][0].claims if c.id == name or _part(c, name)]
-        for path in show._files(row, claims, RECORD):
-            file, _, folder = path.partition(": ")
-            seen.add(path)
-            assert (ROOT / file).is_file(), f"{name}: {path}"
-            if folder:
-                assert any(m.startswith(folder) for m in members[ROOT / file]), f"{name}: {path}"
+        for file in RECORD.files(row, claims):
+            seen.add(file)
+            path = ROOT / file.path
+            assert path.is_file(), f"{name}: {file}"
+            if file.start:
+                assert any(m.startswith(file.start) for m in members[path]), f"{name}: {file}"
     assert len(seen) > 60
 
 

@@ -6,26 +6,22 @@ all, and with the beginning of an id those of a paper, a table or a figure.
 """
 
 import argparse
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from gradleak.claims import recorded, tally
+from gradleak.claims import tally
 from gradleak.claims.evaluate import PART_OF
-from gradleak.claims.evidence import Evidence
-from gradleak.claims.forms.base import PAPER
 from gradleak.claims.load import load
 from gradleak.claims.model import Claim, Claims
-from gradleak.claims.outcome import DIFFERS, NotJudged, joined
-from gradleak.claims.statement import LAYERED, Rule, Side
+from gradleak.claims.origins import File, Parts, Row, commands_for, files_of, without_run
+from gradleak.claims.outcome import DIFFERS, joined
+from gradleak.claims.statement import Rule
 from gradleak.errors import ConfigError
-from gradleak.runtime.artifacts import read_csv
 from gradleak.runtime.provenance import ROOT, TREE
 from gradleak.settings.fields import SCALES
 
@@ -43,8 +39,6 @@ RULES: dict[Rule, str] = {
     "equivalence": "the interval of the difference lies within ± `amount`",
 }
 
-Row = dict[str, Any]  # of a claims file
-
 
 @dataclass(frozen=True)
 class Record:
@@ -52,9 +46,7 @@ class Record:
 
     rows: dict[str, Row]  # by id, with the name of its `file`
     claims: Path
-    tables: tuple[Path, ...] = ()  # of parts, those that claims read
-    # Paths of what a part holds, by paper and part.
-    held: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    parts: Parts
 
     @staticmethod
     def read() -> "Record":
@@ -72,38 +64,17 @@ class Record:
                 rows[str(own["id"])] = own
         if not rows:
             raise ConfigError(f"{results} holds no recorded claims; install gradleak again.")
-        tables = results.glob(f"*/{recorded.PARTS}/*/*.csv")
-        known = (path for path in sorted(tables) if path.name not in recorded.NO_TABLES)
-        listed = sorted(results.glob(f"*/{recorded.PARTS}/*/{recorded.ARTIFACTS}"))
-        held = {
-            (path.parts[-4], path.parts[-2]): tuple(read_csv(path, ["artifact"])["artifact"])
-            for path in listed
-        }
-        return Record(rows, claims, tuple(known), held)
+        return Record(rows, claims, Parts.read(results))
 
     def scale(self, paper: str) -> str:
         """Scale of the whole record of a paper, of which parts may be at a larger one."""
         found = {str(row["scale"]) for row in self.rows.values() if row["paper"] == paper}
         return min(found, key=SCALES.index)
 
-    def parts(self, paper: str, queries: object) -> Iterator[tuple[str, str]]:
-        """Parts of a paper's record, and their tables, with what queries select."""
-        for path in self.tables:
-            of, _, part, _ = path.parts[-4:]
-            if of == paper and any(_selected(path, side) for side in _sides(queries)):
-                yield part, path.stem
-
-    def holding(self, paper: str, start: str) -> dict[str, set[str]]:
-        """Parts of a paper's record with files whose paths begin so, and those files' stems.
-
-        The stem of a file of scores is its attack.
-        """
-        found = {
-            part: {Path(path).stem for path in paths if path.startswith(start)}
-            for (of, part), paths in self.held.items()
-            if of == paper
-        }
-        return {part: stems for part, stems in found.items() if stems}
+    def files(self, row: Row, claims: Sequence[Claim]) -> Iterator[File]:
+        """Files of the repository that a verdict rests on."""
+        larger = row["scale"] != self.scale(str(row["paper"]))
+        return files_of(row, claims, self.parts, larger=larger)
 
     def of(self, name: str) -> tuple[Claims, list[Claim], list[Row]]:
         """All claims of its paper, the claim of this id or those in parts of it, and the parts."""
@@ -170,35 +141,24 @@ def _made_from(
     row: Row, claim: Claim | None, own: Sequence[Claim], parts: Sequence[Row], record: Record
 ) -> Iterator[str]:
     """Files and commands; parts of a sentence may have been judged at different scales."""
-    files: dict[str, list[str]] = {}
+    files: dict[str, list[File]] = {}
     for one in parts or [row]:
         wanted = [known for known in own if not parts or known.id == one["id"]]
-        files.setdefault(str(one["scale"]), []).extend(_files(one, wanted, record))
+        files.setdefault(str(one["scale"]), []).extend(record.files(one, wanted))
     yield "\nfiles"
-    every = [path for found in files.values() for path in found]
-    yield from (f"  {path}" for path in dict.fromkeys([every[0], str(row["file"]), *every]))
+    every = [file for found in files.values() for file in found]
+    yield from (f"  {file}" for file in dict.fromkeys([every[0], File(str(row["file"])), *every]))
     yield "\nin a checkout"
-    ran = {str(one["scale"]) for one in parts if not _without_run(one)} or {str(row["scale"])}
+    ran = {str(one["scale"]) for one in parts if not without_run(one)} or {str(row["scale"])}
     commands: dict[tuple[str, str], None] = {}
     for scale in sorted(ran, key=SCALES.index):
         there = {**row, "scale": scale}
-        commands |= dict.fromkeys(_commands(there, claim, files[scale], record))
+        commands |= dict.fromkeys(commands_for(there, claim, files[scale], record.parts))
     yield from (f"  {command}  # {what}" for command, what in commands)
 
 
 def _labelled(found: Mapping[str, object]) -> Iterator[str]:
     return (f"{label:{WIDTH}} {text}" for label, text in found.items() if text != "")
-
-
-def _without_run(row: Row) -> str:
-    """Say what a claim that needs no run rests on; empty if it rests on runs."""
-    read = list(filter(None, str(row["evidence"]).split(", ")))
-    if not read:
-        return "no run here decides it"
-    if not all(name == PAPER or "." in name for name in read):
-        return ""
-    what = "the paper's numbers" if PAPER in read else "formulas"
-    return f"it rests on {what} alone, without a run"
 
 
 def _cell(claim: Claim | None) -> str:
@@ -220,7 +180,7 @@ def _numbers(row: Row, claims: Claims, claim: Claim | None) -> dict[str, str]:
     ps = [f"{key} {number(row[key])}" for key in ("p", "holm") if row[key] != ""]
     opposite = "of the opposite" if row["verdict"] == DIFFERS else ""
     adjusted = "holm adjusted for all tests" if len(ps) > 1 else ""
-    runs = not _without_run(row)
+    runs = not without_run(row)
     return {
         "paper": printed or number(row["paper_value"]),
         "ours": joined(number(row["ours"]), what if row["ours"] != "" else ""),
@@ -234,10 +194,10 @@ def _numbers(row: Row, claims: Claims, claim: Claim | None) -> dict[str, str]:
 
 def _of(row: Row, parts: Sequence[Row]) -> str:
     """Images and scales of the runs that a claim, or a sentence's parts, were judged by."""
-    rows = [one for one in parts or [row] if not _without_run(one)]
+    rows = [one for one in parts or [row] if not without_run(one)]
     scales = dict.fromkeys(str(one["scale"]) for one in rows)
     named = " and ".join(sorted(scales, key=SCALES.index))
-    return f"{row['images']} images, {named} scale" if rows and not _without_run(row) else ""
+    return f"{row['images']} images, {named} scale" if rows and not without_run(row) else ""
 
 
 def _meaning(found: object, meaning: str) -> str:
@@ -255,132 +215,6 @@ def _asked(claims: Claims, claim: Claim) -> Iterator[str]:
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=92)
         yield f"\n{label}"
         yield from (f"  {line}" for line in text.splitlines())
-
-
-def _nodes(content: object) -> Iterator[Mapping[str, Any]]:
-    """Mappings anywhere in a query."""
-    if isinstance(content, Mapping):
-        yield content
-        content = list(content.values())
-    if isinstance(content, list):
-        for part in content:
-            yield from _nodes(part)
-
-
-def _values(content: object, key: str) -> Iterator[str]:
-    """Values of a key anywhere in a query, such as the tables that it names."""
-    for found in (node[key] for node in _nodes(content) if key in node):
-        yield from map(str, found if isinstance(found, list) else [found])
-
-
-def _sides(content: object) -> Iterator[Side]:
-    """Columns of tables anywhere in a query."""
-    fields = ("table", "column", "where")
-    for node in _nodes(content):
-        if node.keys() >= set(fields):
-            yield Side.model_validate({key: node[key] for key in fields})
-
-
-def _selected(path: Path, side: Side) -> bool:
-    """Return True if a table has what a query selects."""
-    if path.stem != side.table:
-        return False
-    with suppress(NotJudged):
-        return bool(Evidence.read(tables=[path]).column(side).size)
-    return False
-
-
-def _files(row: Row, claims: Sequence[Claim], record: Record) -> Iterator[str]:
-    """Files of the repository that a verdict rests on."""
-    folder, case = f"docs/results/{row['paper']}", f"{row['images']}-{row['scale']}"
-    larger = row["scale"] != record.scale(str(row["paper"]))
-    queries = [claim.query.model_dump(mode="json", exclude_none=True) for claim in claims]
-    tables, results, attacks = ({*_values(queries, key)} for key in ("table", "result", "attack"))
-    yield f"papers/{row['paper']}/claims.yaml"
-    yield str(row["file"])
-    for name in filter(None, str(row["evidence"]).split(", ")):
-        if "." in name:
-            yield f"src/{name.replace('.', '/')}.py"
-        elif name in LAYERED and not larger:
-            yield f"{folder}/{recorded.EVIDENCE}: results/{name}/{case}/"
-        elif name in LAYERED:
-            starts = [f"results/{name}/{case}/{result}/" for result in sorted(results)]
-            yield from _in_parts(record, str(row["paper"]), starts, attacks)
-        elif name in tables and larger:
-            for part, table in record.parts(str(row["paper"]), queries):
-                if table == name:
-                    yield f"{folder}/{recorded.PARTS}/{part}/{name}.csv"
-        elif name in tables:
-            yield f"{folder}/{name}.csv"
-        elif name != PAPER and larger:
-            start = f"results/scores/{case}/{name}/"
-            yield from _in_parts(record, str(row["paper"]), [start], attacks)
-        elif name != PAPER:
-            yield f"{folder}/{recorded.EVIDENCE}: results/scores/{case}/{name}/"
-
-
-def _in_parts(
-    record: Record, paper: str, starts: Sequence[str], attacks: Collection[str]
-) -> Iterator[str]:
-    """Files of a record's parts, with the beginnings of paths in them.
-
-    Where an experiment's attacks are in several parts, those that have some of `attacks`.
-    """
-    for start in starts:
-        found = record.holding(paper, start)
-        wanted = [part for part, stems in found.items() if not stems.isdisjoint(attacks)]
-        for part in wanted or found:
-            yield f"docs/results/{paper}/{recorded.PARTS}/{part}/{recorded.EVIDENCE}: {start}"
-
-
-def _split(file: str) -> tuple[str, str, str]:
-    """Part, beginning of paths in it, and experiment or training of a file of `_files`.
-
-    A part with some attacks of an experiment has a name of its own.
-    """
-    place, _, start = file.partition(": ")
-    part = Path(place).parent.name
-    return part, start, start.rstrip("/").rpartition("/")[2] or part
-
-
-def _remade(record: Record, paper: str, files: Sequence[str]) -> tuple[str, str]:
-    """Settings and targets that make the parts which `files` are of; empty if they are of none."""
-    named: dict[str, set[str]] = {}
-    starts: dict[str, str] = {}
-    for file in files:
-        if f"/{recorded.PARTS}/" in file:
-            part, start, of = _split(file)
-            named.setdefault(of, set()).add(part)
-            starts[of] = start
-    cuts = []
-    for of, start in starts.items():
-        held = record.holding(paper, start) if start else {}
-        if len(named[of]) < len(held):
-            attacks = sorted({attack for part in named[of] for attack in held[part]})
-            cuts.append(f"{of}: {{attacks: [{', '.join(attacks)}]}}")
-    settings = f" 'experiments={{{', '.join(sorted(cuts))}}}'" if cuts else ""
-    return settings, " ".join(f"results/parts/{of}" for of in sorted(named))
-
-
-def _commands(
-    row: Row, claim: Claim | None, files: Sequence[str], record: Record
-) -> Iterator[tuple[str, str]]:
-    """Commands that judge a claim again and that make it from scratch, and what they do."""
-    alone = _without_run(row)
-    yield (
-        "python -m gradleak.claims.recorded",
-        joined("judges the record again, in a minute", alone),
-    )
-    if alone:
-        return
-    target, what = f"results/record/{row['paper']}", "everything that the paper's claims rest on"
-    if claim is not None and claim.cell is not None:
-        target, what = f"results/tables/{claim.cell.table}.csv", "the table with its verdicts"
-    cut, parts = _remade(record, str(row["paper"]), files)
-    if parts:
-        target, what = parts, f"the part{'s' * (' ' in parts)} of the record"
-    settings = f"images={row['images']} scale={row['scale']}{cut}"
-    yield f"snakemake --config {settings} -- {target}", f"makes {what}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
