@@ -110,9 +110,7 @@ class Judge:
     def __call__(self, claim: Claim) -> Outcome:
         """Judge one claim."""
         outcome = self._asked(claim)
-        # What follows from sizes alone is of no scale.
-        scale = SCALES[-1] if claim.kind == DEFINITION else outcome.scale
-        unmet = self._unmet(claim.needs, scale) or self._nothing(claim, outcome)
+        unmet = self._unmet(claim.needs, outcome.scale) or self._nothing(claim, outcome)
         judged = outcome.verdict != NOT_JUDGED or outcome.reason.startswith(OPEN)
         side = {REPRODUCED: claim.to_hold, DIFFERS: claim.to_fail}.get(outcome.verdict)
         if unmet and outcome.verdict and judged:
