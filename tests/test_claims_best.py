@@ -52,7 +52,7 @@ def test_all_comparisons_must_hold_and_lower_errors_are_better(tmp_path):
     both = [*QUERY["comparisons"], {"better": {"attack": "a"}, "than": {"attack": "c"}}]
     found = judged(tmp_path, rows, comparisons=both)
     assert (found["verdict"], found["ours"]) == ("differs", pytest.approx(-0.1))
-    assert found["reason"].endswith("the largest of 2 comparisons; the opposite: p = 0.031")
+    assert found["reason"].endswith("the largest of 2 comparisons; p = 0.031 against the sentence")
     # Two comparisons, of which the worse counts, can be contradicted by five batches' luck.
     few = [row for row in rows if int(row["batch"]) < 5]
     assert judged(tmp_path, few, comparisons=both)["verdict"] == "not told apart"

@@ -294,11 +294,13 @@ def test_a_printed_number_is_one_claim(tmp_path):
     assert {one.kind for one in file.claims} == {"value", "definition"}
 
 
-def test_cells_that_a_grid_defines_are_of_any_scale_and_a_claim_says_so_itself(tmp_path):
+def test_cells_that_follow_from_sizes_need_nothing_and_a_claim_says_so_itself(tmp_path):
     needs = {"images": "real", "scale": "paper", "why": "short"}
-    file = claims_file(tmp_path, [], grids=[_grid(needs=needs, definitions=["r.mse"])])
+    psnr = {"kind": "definition", "repeats": "mse"}
+    file = claims_file(tmp_path, [], grids=[_grid(needs=needs, definitions=["r.mse"], psnr=psnr)])
     found = {one.id: one.needs.model_dump() for one in file.claims}
-    assert found["g.r.mse"] == {"images": "real", "scale": "smoke", "why": ""}
+    nothing = {"images": None, "scale": "smoke", "why": ""}
+    assert found["g.r.mse"] == found["g.r.psnr"] == found["g.o.psnr"] == nothing
     assert found["g.o.mse"] == needs
     evidence = read(tmp_path, scores([2.0]))
     for scale, verdict in (("paper", "not judged"), ("laptop", "by definition")):

@@ -1,6 +1,7 @@
 """A recorded run is judged again from what the record keeps, without running anything."""
 
 import json
+import re
 import shutil
 
 import pandas as pd
@@ -10,6 +11,7 @@ from claims_synthetic import FILE, ROOT, changed, copa_scores, index_rows, secur
 from conftest import sentence
 from gradleak.claims import recorded, tally
 from gradleak.claims.outcome import VERDICTS
+from gradleak.claims.statistics import against_words
 from gradleak.errors import ArtifactError
 from gradleak.runtime.zipped import write_zip
 
@@ -238,6 +240,16 @@ def test_the_recorded_verdicts_are_todays(paper):
             assert list(rows[column]) == list(now[column])
         numbers = pd.to_numeric(rows["ours"]).to_numpy()
         assert numbers == pytest.approx(now["ours"].to_numpy(), rel=1e-6, nan_ok=True)
+
+
+def test_the_reason_of_a_failed_test_ends_with_what_decided_it():
+    for path in (ROOT / "docs/results").glob("*/claims*.csv"):
+        rows = pd.read_csv(path)
+        for row in rows[rows["verdict"] == "differs"].to_dict("records"):
+            words = [] if pd.isna(row["p"]) else [against_words(row["p"])]
+            # That of a sentence in parts stands before that of its first part which differs.
+            found = re.findall(r"p [=<] \S+ against the sentence", row["reason"])
+            assert found[:1] == words, row["id"]
 
 
 @pytest.mark.parametrize("part", sorted((ROOT / "docs/results").glob("*/parts/*")), ids=str)

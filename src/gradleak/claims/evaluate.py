@@ -29,7 +29,7 @@ from gradleak.claims.power import ONE_DRAW, TOO_WIDE, closeness
 from gradleak.claims.printed import Printed, column_key, texts
 from gradleak.claims.sentences import Part, combined
 from gradleak.claims.statement import Tolerance
-from gradleak.claims.statistics import adjusted, floored, p_words
+from gradleak.claims.statistics import adjusted, against_words, floored
 from gradleak.settings.fields import SCALES
 
 OF_CLAIM = ["id", "paper", "whose", "locator", "kind", "statement", "paper_value"]
@@ -117,7 +117,7 @@ class Judge:
             outcome = replace(outcome, verdict=NOT_JUDGED, reason=unmet)
         elif side and (beyond := self._unmet(side, outcome.scale)):
             outcome = replace(outcome, verdict=NOT_JUDGED, reason=beyond, one_sided=True)
-        outcome = _with_opposite(_of_kind(claim, outcome))
+        outcome = _decided(_of_kind(claim, outcome))
         against = self.contradictions(claim)
         if not against:
             return outcome
@@ -202,11 +202,11 @@ def _of_kind(claim: Claim, outcome: Outcome) -> Outcome:
     return replace(outcome, verdict=NOT_JUDGED, reason=words)
 
 
-def _with_opposite(outcome: Outcome) -> Outcome:
-    """Add the p-value that a failed test is decided by, its opposite's, as in the column ``p``."""
+def _decided(outcome: Outcome) -> Outcome:
+    """Add the p-value that a failed test is decided by, that of the opposite (column ``p``)."""
     if outcome.verdict != DIFFERS or math.isnan(outcome.p_against):
         return outcome
-    return replace(outcome, reason=f"{outcome.reason}; the opposite: {p_words(outcome.p_against)}")
+    return replace(outcome, reason=joined(outcome.reason, against_words(outcome.p_against)))
 
 
 def _row(claim: Claim, outcome: Outcome, tolerance: Tolerance) -> dict[str, object]:

@@ -73,7 +73,7 @@ class Grid(Closed):
     statement: str
     needs: Needs = Needs()
     nothing: list[Nothing] = Field(default_factory=list)
-    # Cells row.column of kind definition, which no scale changes; * matches any characters.
+    # Cells row.column of kind definition; * matches any characters.
     definitions: list[str] = Field(default_factory=list)
     columns: list[GridColumn] = Field(min_length=1)
     exceptions: dict[str, list[str]] = Field(default_factory=dict)
@@ -165,17 +165,19 @@ def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
             ours = row.like is not None or column.like is not None
             definitions = [one for one in grid.definitions if fnmatchcase(name, one)]
             unused.difference_update(definitions)
-            needs = row.needs or column.needs or grid.needs
+            kind = DEFINITION if definitions else column.kind or grid.kind
+            asked = row.needs or column.needs or grid.needs
             nothing = [*(grid.nothing if row.nothing is None else row.nothing)]
             yield {
                 "id": f"{grid.id}.{name}",
                 "locator": grid.locator,
                 **number,
-                "kind": DEFINITION if definitions else column.kind or grid.kind,
+                "kind": kind,
                 "statement": f"Ours beside the paper's number: {said}" if ours else said,
                 "query": query,
                 "tolerance": tolerances.pop(name, row.tolerance or column.tolerance),
-                "needs": needs.model_dump(exclude={"scale", "why"} if definitions else None),
+                # What follows from sizes alone is so in any run.
+                "needs": (Needs() if kind == DEFINITION else asked).model_dump(),
                 "whose": "ours" if ours else "paper",
                 "repeats": column.repeats or "",
                 "nothing": [one.model_dump() for one in nothing if one.metric == column.metric],

@@ -20,7 +20,7 @@ from gradleak.claims.outcome import (
     Outcome,
     joined,
 )  # fmt: skip
-from gradleak.claims.statistics import p_words, simes
+from gradleak.claims.statistics import against_words, simes
 
 HOLD = (REPRODUCED, EXCEEDS, BY_DEFINITION)
 # Most decisive first: one counterexample is enough against all, and one open part leaves it open.
@@ -62,13 +62,14 @@ def combined(sentence: Sentence, parts: Sequence[Part]) -> Outcome:
     verdict = _of_most(counted) if most else _of_all(counted)
     counts = ", ".join(f"{verdicts.count(name)} {name}" for name in ORDER if name in verdicts)
     lone = verdict == NOT_TOLD_APART and counted != verdicts
-    words = joined(
-        f"of {len(parts)} parts: {counts}",
-        f"together {p_words(against)}" if lone else "",
-        _example(DIFFERS if lone else verdict, parts),
-    )
     n, n_ok = len(parts), len(parts) - verdicts.count(NOT_JUDGED)
     p, p_against = (math.nan, math.nan) if most else _p_values(verdict, tests, against)
+    decided = p_against if verdict == DIFFERS else math.nan
+    words = joined(
+        f"of {len(parts)} parts: {counts}",
+        f"together {against_words(against)}" if lone or not math.isnan(decided) else "",
+        _example(DIFFERS if lone else verdict, parts),
+    )
     return Outcome(verdict, words, n=n, n_ok=n_ok, p=p, p_against=p_against)
 
 

@@ -84,8 +84,13 @@ def floored(p: float) -> float:
 
 
 def p_words(p: float) -> str:
-    """Words of a p-value for a reason: ``p = 0.031``, or that it is below `P_FLOOR`."""
-    return f"p < {P_FLOOR:g}" if p < P_FLOOR else f"p = {p:.2g}"
+    """Words of a p-value for a reason: ``p = 0.031``; at `P_FLOOR` or below, ``p <`` that."""
+    return f"p < {P_FLOOR:g}" if p <= P_FLOOR else f"p = {p:.2g}"
+
+
+def against_words(p: float) -> str:
+    """Words of the p-value that the opposite of a sentence holds."""
+    return f"{p_words(p)} against the sentence"
 
 
 def t_above(t: float, freedom: float) -> float:

@@ -191,6 +191,10 @@ class Columns(Form):
         fewest = min(evidence.column(side).size for pair, _ in gaps for _, side in pair)
         return Outcome(holds(right == n), words, least, n=n, n_ok=n, units=int(fewest))
 
+    def window(self, claim: Statement, tolerance: Tolerance) -> str:
+        """See `Form.window`."""
+        return "all comparisons hold"
+
     def found_in(self) -> list[str]:
         """See `Form.found_in`."""
         return tables(self.comparisons)

@@ -62,8 +62,9 @@ class Limit(Form):
             return made
         right = int(units.sum())
         p, p_against = (p_majority(one, units.size) for one in (right, units.size - right))
+        are = "are" if units.size == len(found) else "are all"
         words = (
-            f"{right} of {units.size} {base.UNITS[unit]} are all "
+            f"{right} of {units.size} {base.UNITS[unit]} {are} "
             f"{tolerance.rule.replace('_', ' ')} {tolerance.limit:g}, {p_words(p)}"
             f"{base.shared(unit, found['seed'])}"
         )
