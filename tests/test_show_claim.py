@@ -138,12 +138,18 @@ def test_a_sentence_has_its_parts_and_a_claim_of_ours_its_test(capsys):
     assert "(ours)\n" in text
 
 
-def test_a_sentence_that_fails_a_test_has_the_p_value_of_its_opposite(capsys):
+def test_a_sentence_that_fails_a_test_has_the_p_value_against_it(capsys):
     failed = [row for row in RECORD.rows.values() if row["p"] != "" and row["verdict"] == "differs"]
     held = [row for row in RECORD.rows.values() if row["p"] != "" and row["verdict"] != "differs"]
     assert failed and held
     for row, told in ((failed[0], True), (held[0], False)):
-        assert ("of the opposite" in shown(row["id"], capsys)) == told
+        test = next(line for line in shown(row["id"], capsys).splitlines() if line[:4] == "test")
+        assert ("against the sentence" in test) == told
+
+
+def test_comparisons_without_a_test_agree_if_all_of_them_hold(capsys):
+    text = shown("mkor.modified.highest.100", capsys)
+    assert "all comparisons hold (results" in text and "(it agrees if all comparisons hold)" in text
 
 
 def test_a_sentence_has_the_files_and_commands_of_its_parts_at_their_scales(capsys):

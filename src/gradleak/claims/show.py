@@ -178,7 +178,7 @@ def _numbers(row: Row, claims: Claims, claim: Claim | None) -> dict[str, str]:
     there = row["low"] != "" or row["high"] != ""
     counts = [str(int(row[key])) for key in ("n_ok", "n") if row[key] != ""]
     ps = [f"{key} {number(row[key])}" for key in ("p", "holm") if row[key] != ""]
-    opposite = "of the opposite" if row["verdict"] == DIFFERS else ""
+    side = "against the sentence" if row["verdict"] == DIFFERS else ""
     adjusted = "holm adjusted for all tests" if len(ps) > 1 else ""
     runs = not without_run(row)
     return {
@@ -188,7 +188,7 @@ def _numbers(row: Row, claims: Claims, claim: Claim | None) -> dict[str, str]:
         ("runs" if runs else "checked") if claim else "judged": " of ".join(dict.fromkeys(counts)),
         "window": _meaning(row["window"], "results that agree with the paper"),
         "closeness": _meaning(row["closeness"], "how near ours is to the paper's number"),
-        "test": _meaning(", ".join(ps), joined(opposite, adjusted)),
+        "test": _meaning(", ".join(ps), joined(side, adjusted)),
     }
 
 
@@ -209,7 +209,7 @@ def _asked(claims: Claims, claim: Claim) -> Iterator[str]:
     query = claim.query.model_dump(mode="json", exclude_defaults=True)
     rule = claims.tolerances[claim.tolerance]
     tolerance = rule.model_dump(mode="json", exclude_defaults=True)
-    agrees = f"tolerance {claim.tolerance} (it agrees if {RULES[rule.rule]})"
+    agrees = f"tolerance {claim.tolerance} (it agrees if {claim.query.agrees or RULES[rule.rule]})"
     asked = "query (which results, and how they are evaluated)"
     for label, content in ((asked, query), (agrees, tolerance)):
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=92)

@@ -36,6 +36,7 @@ class Form(Closed):
     sided: ClassVar[Literal[1, 2]] = 1
     rules: ClassVar[tuple[Rule, ...]]  # of tolerances that it accepts
     words: ClassVar[str] = ""  # name of our number
+    agrees: ClassVar[str] = ""  # when a claim holds, where no amount of the tolerance says so
     # Judged by our results, by the paper's own numbers, or by ours unless the paper's refute it.
     asks: ClassVar[Asks] = "ours"
 
@@ -53,6 +54,8 @@ class Form(Closed):
 
     def window(self, claim: Statement, tolerance: Tolerance) -> str:
         """Describe which results agree with a sentence: a test's level, or a limit."""
+        if self.agrees:
+            return self.agrees
         if tolerance.rule == "alpha":
             return f"p < {tolerance.alpha:g}"
         if tolerance.rule == "equivalence":

@@ -177,6 +177,7 @@ class Columns(Form):
     comparisons: list[Less | Equal] = Field(min_length=1)
     rules = ("absolute",)
     words = "smallest gap between the two sides; above 0 where all of it holds"
+    agrees = "all comparisons hold"
     asks = "both"
 
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
@@ -190,10 +191,6 @@ class Columns(Form):
         # Without a test, a side with one random value is one draw.
         fewest = min(evidence.column(side).size for pair, _ in gaps for _, side in pair)
         return Outcome(holds(right == n), words, least, n=n, n_ok=n, units=int(fewest))
-
-    def window(self, claim: Statement, tolerance: Tolerance) -> str:
-        """See `Form.window`."""
-        return "all comparisons hold"
 
     def found_in(self) -> list[str]:
         """See `Form.found_in`."""
