@@ -313,9 +313,10 @@ def test_cells_that_follow_from_sizes_need_nothing_and_a_claim_says_so_itself(tm
     [
         ({"definitions": ["x.*"]}, "'x.*' matches no cell"),
         ({"psnr": {"repeats": "none"}}, "'none' is no column"),
+        ({"psnr": {"kind": "definition", "needs": {"scale": "paper"}}}, "leave needs out"),
     ],
 )
-def test_a_grid_names_cells_that_are_there(tmp_path, change, words):
+def test_a_grid_that_contradicts_itself_is_refused(tmp_path, change, words):
     with pytest.raises(ConfigError, match=words.replace("*", r"\*")):
         claims_file(tmp_path, [], grids=[_grid(**change)])
 

@@ -80,6 +80,12 @@ def test_what_differs_by_chance_in_one_of_many_cases_is_not_told_apart():
     # Several contradict it together; what was not a test needs no correction.
     assert whole(*[part("differs", (0.97, 0.03))] * 3, *many[:2]).verdict == "differs"
     assert whole(part("differs"), *many).verdict == "differs"
+    # What is not a test decides alone, without a p-value, and is the example.
+    sure = part("differs")
+    sure = replace(sure, outcome=replace(sure.outcome, reason="0 of 1 comparisons hold"))
+    made = whole(part("differs", (0.97, 0.03)), *many, sure)
+    assert made.verdict == "differs" and math.isnan(made.p) and math.isnan(made.p_against)
+    assert made.reason == "of 6 parts: 2 differs, 4 reproduced; differs: 0 of 1 comparisons hold"
     assert whole(*many, part("reproduced", (0.04, 0.9))).p == 0.04
 
 

@@ -242,7 +242,7 @@ def test_the_recorded_verdicts_are_todays(paper):
         assert numbers == pytest.approx(now["ours"].to_numpy(), rel=1e-6, nan_ok=True)
 
 
-def test_the_reason_of_a_failed_test_ends_with_what_decided_it():
+def test_the_reason_of_a_failed_test_tells_what_decided_it():
     for path in (ROOT / "docs/results").glob("*/claims*.csv"):
         rows = pd.read_csv(path)
         for row in rows[rows["verdict"] == "differs"].to_dict("records"):

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from gradleak.claims.model import DEFINITION, Case, Claim, Claims, Needs, Nothing
 from gradleak.claims.outcome import DIFFERS, EXCEEDS, NOT_TOLD_APART, REFUTED
@@ -36,7 +36,13 @@ class GridColumn(Closed):
     repeats: str | None = None  # the same runs' number as that column's, in another unit
     nothing_as: str = ""  # the column whose limit decides, in rows that have it
     kind: str | None = None  # default: the grid's
-    needs: Needs | None = None  # default: the grid's
+    needs: Needs | None = None  # default: the grid's, or nothing for a definition
+
+    @model_validator(mode="after")
+    def _of_sizes(self) -> Self:
+        if self.kind == DEFINITION and self.needs is not None:
+            raise ValueError("a column of kind definition needs nothing; leave needs out")
+        return self
 
 
 class GridRow(Closed):
@@ -176,7 +182,7 @@ def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
                 "statement": f"Ours beside the paper's number: {said}" if ours else said,
                 "query": query,
                 "tolerance": tolerances.pop(name, row.tolerance or column.tolerance),
-                # What follows from sizes alone is so in any run.
+                # What follows from sizes is so in any run; a claim of its own may say otherwise.
                 "needs": (Needs() if kind == DEFINITION else asked).model_dump(),
                 "whose": "ours" if ours else "paper",
                 "repeats": column.repeats or "",

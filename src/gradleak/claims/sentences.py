@@ -63,24 +63,29 @@ def combined(sentence: Sentence, parts: Sequence[Part]) -> Outcome:
     counts = ", ".join(f"{verdicts.count(name)} {name}" for name in ORDER if name in verdicts)
     lone = verdict == NOT_TOLD_APART and counted != verdicts
     n, n_ok = len(parts), len(parts) - verdicts.count(NOT_JUDGED)
-    p, p_against = (math.nan, math.nan) if most else _p_values(verdict, tests, against)
+    failed = not alone and any(part.outcome.verdict == DIFFERS for part in tests)
+    p, p_against = (math.nan, math.nan) if most else _p_values(verdict, tests, against, failed)
     decided = p_against if verdict == DIFFERS else math.nan
     words = joined(
         f"of {len(parts)} parts: {counts}",
         f"together {against_words(against)}" if lone or not math.isnan(decided) else "",
-        _example(DIFFERS if lone else verdict, parts),
+        _example(DIFFERS if lone else verdict, parts, verdicts if lone else counted),
     )
     return Outcome(verdict, words, n=n, n_ok=n_ok, p=p, p_against=p_against)
 
 
-def _p_values(verdict: str, tests: Sequence[Part], against: float) -> tuple[float, float]:
-    """P-values of the sentence and of its opposite; 1 on the side that the verdict is not on."""
+def _p_values(
+    verdict: str, tests: Sequence[Part], against: float, failed: bool
+) -> tuple[float, float]:
+    """P-values of the sentence and of its opposite; 1 on the side that the verdict is not on.
+
+    A sentence has none if it differs by what is not a test, unless tests `failed` together too.
+    """
     holds = max((part.outcome.p for part in tests), default=math.nan)
     if verdict == REPRODUCED and tests:
         return holds, 1.0
     if verdict == DIFFERS:
-        by_test = any(part.outcome.verdict == DIFFERS for part in tests)
-        return (1.0, against) if by_test else (math.nan, math.nan)
+        return (1.0, against) if failed else (math.nan, math.nan)
     return holds, against
 
 
@@ -100,9 +105,10 @@ def _of_most(verdicts: Sequence[str]) -> str:
     return NOT_JUDGED if NOT_JUDGED in verdicts else NOT_TOLD_APART
 
 
-def _example(verdict: str, parts: Sequence[Part]) -> str:
-    """First part with a verdict, unless it simply holds."""
+def _example(verdict: str, parts: Sequence[Part], verdicts: Sequence[str]) -> str:
+    """First of the parts with a verdict among theirs, unless it simply holds."""
     if verdict in HOLD:
         return ""
-    first = next((part for part in parts if part.outcome.verdict == verdict), None)
+    pairs = zip(parts, verdicts, strict=True)
+    first = next((part for part, its in pairs if its == verdict), None)
     return f"{first.claim.id}: {first.outcome.reason}" if first else ""
