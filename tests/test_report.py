@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from conftest import sentence
+from gradleak.claims import load as load_claims
 from gradleak.claims import recorded
 from gradleak.claims.outcome import VERDICTS
 from gradleak.errors import ArtifactError, ConfigError
@@ -346,3 +347,12 @@ def test_damaged_files_are_named_and_no_page_is_left(tmp_path, name, text, words
     said = sentence(ArtifactError, page.write, tmp_path / "results/report.html", found)
     assert name in said and words in said
     assert not (tmp_path / "results/report.html").exists()
+
+
+@pytest.mark.parametrize("paper", [path.parent.name for path in FILES])
+def test_every_interval_of_a_recorded_table_says_what_it_is(paper):
+    claims = load_claims(ROOT / "papers" / paper / "claims.yaml")
+    paths = sorted((ROOT / "docs/results" / paper).glob(f"{paper}_*.csv"))
+    found = [content.table(path, claims, {}) for path in paths]
+    rows = [(part["name"], row) for part in found for row in part["rows"] if row["low"] is not None]
+    assert rows and [(name, row["row"]) for name, row in rows if not row["span"]] == []
