@@ -241,7 +241,7 @@ UNMADE = [
 
 
 def made(target, outputs, ask):
-    """Whether a rule's pattern has the path, and its experiment lists its model."""
+    """True if a rule's pattern has the path, and its experiment lists its model."""
     for output in outputs:
         if match := output.match(target):
             wildcards = SimpleNamespace(**match.groupdict())
